@@ -1,0 +1,263 @@
+"""Commands: parse, call the pipeline, print. Torch is imported inside the commands, so that `--help` is quick.
+
+Standard output has the answer (with `--json` one JSON object), standard error has progress and errors. Exit code 0: done;
+1: failed; 2: wrong usage or input, with one line that says what was expected, what came and what to type.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from bayescade import __version__
+from bayescade.errors import UserError
+
+# Typer raises the usage errors of its command-line parser; this is their common base, whichever parser it comes with.
+_ParserError: Any = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="bayescade",
+    help="Reconstruct images from tomographic data, and say how sure they are.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+benchmark = typer.Typer(help="Measure the quality of methods.", no_args_is_help=True)
+app.add_typer(benchmark, name="benchmark")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")]
+Case = Annotated[str | None, typer.Option(help="A scan by name: sparse-N (N views) or limited-N (N degrees).")]
+GeometryFile = Annotated[str | None, typer.Option("--geometry", help="A geometry file (.toml, .json).")]
+NoiseLevel = Annotated[float, typer.Option(help="Gaussian noise relative to the mean of the sinogram: 0.01 is 1 %.")]
+Photons = Annotated[float, typer.Option(help="Photons per bin: Poisson noise instead of Gaussian. 0: Gaussian.")]
+Attenuation = Annotated[float, typer.Option(help="With --photons: attenuation of image value 1 per unit length.")]
+Samples = Annotated[int, typer.Option(help="Monte-Carlo samples, for methods that draw them.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: key=value. Repeatable.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog="Example: bayescade demo --out demo")
+def demo(
+    out: Annotated[str, typer.Option(help="Folder for reconstruction.h5 and figure.png.")] = "demo",
+    json_output: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Reconstruct a phantom from 32 noisy views; writes a result file and a figure."""
+    from bayescade.pipeline.demo import demo as run
+
+    answer = run(out, device)
+    lines = [
+        f"{answer['model']} on {answer['case']}: PSNR {answer['psnr']:.2f} dB, SSIM {answer['ssim']:.3f}, "
+        f"{answer['seconds']:.2f} s",
+        f"wrote {' and '.join(answer['files'])}",
+    ]
+    _answer(answer, lines, json_output)
+
+
+@app.command(epilog="Example: bayescade simulate --phantom ellipses --case sparse-32 --images 5 -o scan.h5")
+def simulate(
+    phantom: Annotated[str, typer.Option(help="ellipses, shepp-logan, random-shepp-logan or an image file.")],
+    out: Annotated[str, typer.Option("-o", "--out", help="The scan file: .h5 or .npz.")],
+    case: Case = None,
+    geometry: GeometryFile = None,
+    images: Annotated[int | None, typer.Option(help="How many; by default 1, or all of a file.")] = None,
+    noise: NoiseLevel = 0.01,
+    photons: Photons = 0.0,
+    attenuation: Attenuation = 0.02,
+    seed: Seed = 0,
+    split: Annotated[str, typer.Option(help="train, validation, calibration or test.")] = "test",
+    grid_factor: Annotated[
+        int, typer.Option(help="Simulate on pixels split so many times each way: 2 avoids an inverse crime.")
+    ] = 1,
+    json_output: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Make scans of phantoms or of your images, with truth."""
+    from bayescade.pipeline.simulate import simulate as run
+
+    answer = run(
+        phantom,
+        out,
+        case=case,
+        geometry_file=geometry,
+        images=images,
+        noise=_noise(noise, photons, attenuation),
+        seed=seed,
+        split=split,
+        supersample=grid_factor,
+        device=device,
+    )
+    line = f"wrote {answer['out']}: {answer['images']} scans of {answer['views']} views x {answer['bins']} bins"
+    _answer(answer, [line], json_output)
+
+
+@app.command(epilog="Example: bayescade reconstruct scan.h5 --model fbp -o result.h5")
+def reconstruct(
+    scan: Annotated[str, typer.Argument(help="A scan file: .h5 or .npz.")],
+    model: Annotated[str, typer.Option(help="A model's name; 'bayescade models' lists them.")],
+    out: Annotated[str, typer.Option("-o", "--out", help="The result file: .h5 or .npz.")],
+    samples: Samples = 100,
+    seed: Seed = 0,
+    settings: Settings = None,
+    json_output: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Reconstruct the scans of a file, one or thousands."""
+    from bayescade.pipeline.reconstruct import reconstruct as run
+
+    answer = run(scan, model, out, samples=samples, seed=seed, settings=settings or [], device=device)
+    line = f"wrote {answer['out']}: {answer['images']} images by {model} in {answer['seconds']:.1f} s"
+    if answer.get("psnr") is not None:
+        line += f", PSNR {answer['psnr']:.2f} dB"
+    _answer(answer, [line], json_output)
+
+
+@app.command(epilog="Example: bayescade evaluate fbp --case sparse-32 --images 20 --report report")
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A model's name; 'bayescade models' lists them.")],
+    case: Case = None,
+    geometry: GeometryFile = None,
+    truth: Annotated[
+        str | None, typer.Option(help="Images to scan instead of fresh ellipses (.npy, .npz, .h5).")
+    ] = None,
+    images: Annotated[int | None, typer.Option(help="How many; by default 100, or all of a file.")] = None,
+    noise: NoiseLevel = 0.01,
+    photons: Photons = 0.0,
+    attenuation: Attenuation = 0.02,
+    seed: Seed = 0,
+    samples: Samples = 100,
+    settings: Settings = None,
+    report: Annotated[str | None, typer.Option(help="Folder for a page with scores and pictures.")] = None,
+    json_output: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Simulate scans of test images, reconstruct and score them."""
+    from bayescade.pipeline.evaluate import evaluate as run
+
+    answer = run(
+        model,
+        case=case,
+        geometry_file=geometry,
+        truth=truth,
+        images=images,
+        noise=_noise(noise, photons, attenuation),
+        seed=seed,
+        samples=samples,
+        settings=settings or [],
+        report=report,
+        device=device,
+    )
+    lines = _table(answer["rows"])
+    lines += [f"report: {answer['report']}"] if report else []
+    _answer(answer, lines, json_output)
+
+
+@benchmark.command("paper", epilog="Example: bayescade benchmark paper --methods fbp --out table")
+def benchmark_paper(
+    methods: Annotated[str | None, typer.Option(help="Names with commas between; by default all.")] = None,
+    cases: Annotated[str | None, typer.Option(help="Names with commas between; by default the paper's eight.")] = None,
+    images: Annotated[int, typer.Option(help="How many of the 100 ellipse images.")] = 100,
+    samples: Samples = 100,
+    seed: Seed = 0,
+    out: Annotated[
+        str | None, typer.Option(help="Folder for table.md and table.json; cells that are there are kept.")
+    ] = None,
+    json_output: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Table 1 of the paper, on the paper's own test set."""
+    from bayescade.pipeline.benchmark_paper import benchmark_paper as run
+    from bayescade.pipeline.paper_table import published
+
+    answer = run(_names(methods), _names(cases), images=images, samples=samples, seed=seed, out=out, device=device)
+    lines = _table(answer["rows"], published())
+    lines += [f"wrote {out}/table.md and {out}/table.json"] if out else []
+    _answer(answer, lines, json_output)
+
+
+@app.command(epilog="Example: bayescade models --json")
+def models(json_output: Json = False, device: Device = "auto") -> None:
+    """List the models there are."""
+    from bayescade.pipeline.device import choose_device
+    from bayescade.pipeline.models import list_models
+
+    choose_device(device)
+    rows = list_models()
+    _answer({"models": rows}, [f"{row['name']:24} {row['case']:12} {row['about']}" for row in rows], json_output)
+
+
+def _noise(relative: float, photons: float, attenuation: float) -> Any:
+    from bayescade.data.simulate import Noise
+
+    return Noise(relative, photons, attenuation)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _table(rows: Sequence[dict[str, Any]], paper: dict[str, dict[str, tuple[float, float]]] | None = None) -> list[str]:
+    lines = [
+        f"{'method':12}{'case':14}{'images':>7}{'PSNR':>9}{'Shepp-Logan':>13}{'SSIM':>8}"
+        + ("   paper" if paper else "")
+    ]
+    for row in rows:
+        numbers = (_cell(row["psnr"], 9, 2), _cell(row["psnr_shepp_logan"], 13, 2), _cell(row["ssim"], 8, 4))
+        theirs = (paper or {}).get(row["method"], {}).get(row["case"])
+        beside = f"   {theirs[0]:.2f} / {theirs[1]:.2f}" if theirs else ""
+        lines.append(f"{row['method']:12}{row['case']:14}{row['images']:>7}{''.join(numbers)}{beside}")
+    return lines
+
+
+def _cell(value: float | None, width: int, digits: int) -> str:
+    return f"{'-':>{width}}" if value is None else f"{value:>{width}.{digits}f}"
+
+
+def _answer(answer: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
+    print(json.dumps(answer, allow_nan=False) if as_json else "\n".join(lines))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line; gives the exit code."""
+    try:
+        return int(app(arguments, prog_name="bayescade", standalone_mode=False) or 0)
+    except UserError as error:
+        return _fail(str(error), 2)
+    except _ParserError as error:
+        return _fail(error.format_message(), 2)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted; no file was left half-written", 1)
+    except Exception as error:
+        if os.environ.get("BAYESCADE_DEBUG"):
+            raise
+        return _fail(f"failed: {type(error).__name__}: {error} (BAYESCADE_DEBUG=1 shows where)", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"bayescade: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def main() -> None:
+    """Entry point of the command."""
+    sys.exit(run())

@@ -1,0 +1,55 @@
+"""A cache of arrays, keyed by the hash of everything that determines them.
+
+A file is named by its key and holds it; it is written whole or not at all, and one that is damaged or does not hold its
+key is named and made again, never trusted (an NPZ carries a checksum of every array).
+"""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayescade.errors import UserError
+from bayescade.files import ArrayReader, ArrayWriter, make_folder
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def cache_folder() -> Path:
+    """The folder named by BAYESCADE_CACHE, or bayescade in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("BAYESCADE_CACHE") or Path(base) / "bayescade")
+
+
+def cached(
+    key: Mapping[str, Any],  # everything that determines the arrays, as JSON values
+    make: Callable[[], Arrays],
+    folder: Path | None = None,
+) -> Arrays:
+    """The arrays for the key: from the cache, or made now and put there."""
+    text = json.dumps(key, sort_keys=True, allow_nan=False)
+    folder = make_folder(folder or cache_folder())
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.npz"
+    if path.exists():
+        try:
+            return _read(path, text)
+        except UserError as error:
+            warnings.warn(f"{error} It is made again.", stacklevel=2)
+    arrays = make()
+    with ArrayWriter(path) as writer:
+        writer.attribute("key", text)
+        writer.append(arrays)
+    return arrays
+
+
+def _read(path: Path, text: str) -> Arrays:
+    with ArrayReader(path) as file:
+        if file.attribute("key") != text:
+            raise UserError(f"{path}: this cache file holds something else than its name says.")
+        return {name: np.asarray(file.array(name)) for name in file.names if name != "key"}

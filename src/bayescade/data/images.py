@@ -1,0 +1,48 @@
+"""Image files: NPY, or NPZ and HDF5 with `images` or `truth`."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescade.errors import UserError
+from bayescade.files import SUFFIXES, ArrayReader, check_finite, check_readable
+
+
+def read_images(
+    path: Path | str,
+    shape: tuple[int, int] | None = None,  # expected (height, width)
+) -> Tensor:
+    """Images of a file, (images, 1, height, width), float32; values should lie in about [0, 1]."""
+    path = Path(path)
+    check_readable(path)
+    if path.suffix == ".npy":
+        array = _read_npy(path)
+    elif path.suffix in SUFFIXES:
+        with ArrayReader(path) as file:
+            name = next((name for name in ("images", "truth") if name in file.names), "images")
+            array = np.asarray(file.array(name))
+    else:
+        raise UserError(f"{path}: expected images as .npy, {', '.join(SUFFIXES)}, got '{path.suffix}'")
+    if array.dtype.kind not in "fiub":
+        raise UserError(f"{path}: expected numbers, got {array.dtype}")
+    array = array.astype(np.float32)
+    if array.ndim == 2:
+        array = array[None]
+    if array.ndim != 3 or 0 in array.shape:
+        raise UserError(f"{path}: expected images of shape (images, height, width), got {array.shape}")
+    if shape is not None and array.shape[1:] != tuple(shape):
+        raise UserError(
+            f"{path}: the geometry is for images of {shape[0]} x {shape[1]} pixels, these have {array.shape[1]} x "
+            f"{array.shape[2]}; use a geometry file with image_shape = [{array.shape[1]}, {array.shape[2]}]"
+        )
+    check_finite(str(path), array)
+    return torch.from_numpy(array)[:, None]
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    try:
+        return np.asarray(np.load(path, allow_pickle=False))
+    except (OSError, EOFError, ValueError):
+        raise UserError(f"{path}: not a whole NPY file of plain numbers") from None

@@ -1,0 +1,103 @@
+"""Scan files: sinograms with their geometry, and the truth where it is known (HDF5 or NPZ)."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from bayescade import __version__
+from bayescade.data.simulate import Noise, Scans
+from bayescade.errors import UserError
+from bayescade.files import ArrayReader, ArrayWriter, check_finite
+from bayescade.physics.geometry import Geometry, geometry_from_json
+
+
+class ScanWriter:
+    """Writes a scan file batch by batch; it appears when the last one is in."""
+
+    def __init__(self, path: Path | str, geometry: Geometry, noise: Noise, seed: int):
+        self._arrays = ArrayWriter(path)
+        self._arrays.attribute("geometry", geometry.to_json())
+        self._arrays.attribute("noise", 0.0 if noise.photons else noise.relative)
+        self._arrays.attribute("seed", seed)
+        self._arrays.attribute("bayescade_version", __version__)
+        if noise.photons:
+            self._arrays.attribute("photons", noise.photons)
+            self._arrays.attribute("attenuation", noise.attenuation)
+
+    def __enter__(self) -> Self:
+        self._arrays.__enter__()
+        return self
+
+    def append(self, scans: Scans) -> None:
+        """Puts scans behind those that are there."""
+        self._arrays.append({"sinogram": _rows(scans.sinogram), "truth": _rows(scans.truth)})
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._arrays.__exit__(kind, error, trace)
+
+
+def _rows(batch: Tensor) -> Any:
+    return batch[:, 0].to("cpu", torch.float32).numpy()
+
+
+@dataclasses.dataclass(frozen=True)
+class ScanBatch:
+    """A run of scans out of a file."""
+
+    sinogram: Tensor  # (batch, 1, views, bins)
+    truth: Tensor | None  # (batch, 1, height, width)
+
+
+class ScanReader:
+    """Reads a scan file, checked: shapes, units and numbers."""
+
+    def __init__(self, path: Path | str):
+        self._file = ArrayReader(path)
+        self._path = path
+        text = self._file.attribute("geometry")
+        if text is None:
+            raise UserError(f"{path}: expected an attribute 'geometry' (JSON text); make scan files with: simulate")
+        try:
+            self.geometry = geometry_from_json(text)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+        self.count = self._check("sinogram", self.geometry.sinogram_shape)
+        self.has_truth = "truth" in self._file.names
+        if self.has_truth and self._check("truth", self.geometry.image_shape) != self.count:
+            raise UserError(f"{path}: expected as many truths as sinograms ({self.count})")
+
+    def _check(self, name: str, shape: tuple[int, int]) -> int:
+        array = self._file.array(name)
+        if array.ndim != 3 or tuple(array.shape[1:]) != shape:
+            expected = f"(images, {shape[0]}, {shape[1]})"
+            raise UserError(f"{self._path}: expected '{name}' of shape {expected} by its geometry, got {array.shape}")
+        if len(array) == 0:
+            raise UserError(f"{self._path}: expected at least one image in '{name}', got none")
+        return len(array)
+
+    def read(self, first: int, count: int) -> ScanBatch:
+        """Scans `first` to `first` + `count` - 1."""
+        truth = self._finite("truth", first, count) if self.has_truth else None
+        return ScanBatch(self._finite("sinogram", first, count), truth)
+
+    def _finite(self, name: str, first: int, count: int) -> Tensor:
+        array = self._file.read(name, first, first + count)
+        check_finite(f"{self._path}: {name}", array, first)
+        return torch.from_numpy(array)[:, None]
+
+    def batches(self, runs: Iterator[tuple[int, int]]) -> Iterator[ScanBatch]:
+        """The scans of each run (first, count)."""
+        return (self.read(first, count) for first, count in runs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.__exit__()

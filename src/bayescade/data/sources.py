@@ -1,0 +1,64 @@
+"""Where images to scan come from: a phantom of the shelf in one of the splits, or a file."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from bayescade import phantoms, shelf
+from bayescade.data.images import read_images
+from bayescade.data.splits import split_seed
+from bayescade.errors import UserError
+from bayescade.files import SUFFIXES
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A list of images."""
+
+    take: Callable[[int, int, int], Tensor]  # (first, count, supersample f) -> (count, 1, height f, width f)
+    count: int | None  # how many there are; None = no end
+    key: dict[str, Any]  # what determines them, for the cache
+
+
+def image_source(
+    name: str,  # a phantom of the shelf or the path of an image file
+    shape: tuple[int, int],
+    *,
+    seed: int,
+    split: str = "test",
+    device: torch.device | str = "cpu",
+) -> Source:
+    """The images of that name."""
+    if Path(name).suffix in (*SUFFIXES, ".npy"):
+        return file_source(name, shape)
+    known = shelf.names(phantoms)
+    if name not in known:
+        raise UserError(shelf.unknown("phantom", name, [*known, "an image file (.npy, .npz, .h5)"]))
+    phantom = shelf.take(phantoms, name)
+    stream = split_seed(seed, split)
+
+    def take(first: int, count: int, supersample: int) -> Tensor:
+        images: Tensor = phantom.generate(
+            count, shape, seed=stream, first=first, supersample=supersample, device=device
+        )
+        return images
+
+    return Source(take, None, {"phantom": name, "shape": list(shape), "stream": stream})
+
+
+def file_source(path: str, shape: tuple[int, int]) -> Source:
+    """The images of a file; a pixel is split into pixels of its value."""
+    images = read_images(path, shape)
+
+    def take(first: int, count: int, supersample: int) -> Tensor:
+        chosen = images[first : first + count]
+        return interpolate(chosen, scale_factor=supersample, mode="nearest") if supersample > 1 else chosen
+
+    content = hashlib.sha256(images.numpy().tobytes()).hexdigest()
+    return Source(take, len(images), {"file": content, "shape": list(shape)})

@@ -1,0 +1,99 @@
+"""Panels of images side by side, with units, colour bars and shared scales."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bayescade.files import replacing
+from bayescade.results import Reconstruction
+
+Scale = Literal["value", "error", "std"]
+COLOURS: dict[Scale, str] = {"value": "gray", "error": "RdBu_r", "std": "magma"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One picture."""
+
+    title: str
+    image: NDArray[Any]  # (height, width)
+    scale: Scale = "value"  # panels of one scale share their colours
+
+
+def reconstruction_panels(result: Reconstruction, place: int = 0) -> list[Panel]:
+    """Truth, reconstruction and error of one image, as far as they are there."""
+    image = _array(result.image, place)
+    panels = [Panel(result.model.upper(), image)]
+    if result.truth is not None:
+        truth = _array(result.truth, place)
+        panels = [Panel("truth", truth), *panels, Panel("error", image - truth, "error")]
+    return panels
+
+
+def _array(batch: Tensor, place: int) -> NDArray[Any]:
+    array: NDArray[Any] = batch[place, 0].detach().cpu().numpy()
+    return array
+
+
+def draw_panels(
+    rows: Sequence[Sequence[Panel]],
+    path: Path | str,
+    geometry: str,  # JSON text: for the axes
+    title: str = "",
+) -> None:
+    """Writes the rows of panels as a PNG file; x to the right, y up, in the units of the geometry."""
+    columns = max(len(row) for row in rows)
+    figure = Figure(figsize=(3.6 * columns, 3.2 * len(rows) + (0.4 if title else 0)), layout="constrained")
+    FigureCanvasAgg(figure)
+    if title:
+        figure.suptitle(title, fontsize=11)
+    limits = _limits([panel for row in rows for panel in row])
+    axes = figure.subplots(len(rows), columns, squeeze=False)
+    for row, row_axes in zip(rows, axes, strict=True):
+        for place, axis in enumerate(row_axes):
+            if place >= len(row):
+                axis.set_visible(False)
+                continue
+            panel = row[place]
+            low, high = limits[panel.scale]
+            drawn = axis.imshow(
+                panel.image.T, origin="lower", cmap=COLOURS[panel.scale], vmin=low, vmax=high, extent=_extent(geometry)
+            )
+            axis.set_title(panel.title, fontsize=10)
+            axis.set_xlabel("x", fontsize=8)
+            axis.set_ylabel("y", fontsize=8)
+            axis.tick_params(labelsize=7)
+            bar = figure.colorbar(drawn, ax=axis, shrink=0.85)
+            bar.ax.tick_params(labelsize=7)
+    with replacing(path) as partial:
+        figure.savefig(partial, format="png", dpi=130)
+
+
+def _limits(panels: list[Panel]) -> dict[Scale, tuple[float, float]]:
+    """Colour limits of each scale: [0, 1] or wider is not assumed, the truth or the first value panel decides."""
+    limits: dict[Scale, tuple[float, float]] = {}
+    values = [panel.image for panel in panels if panel.scale == "value"]
+    if values:
+        limits["value"] = (float(values[0].min()), max(float(values[0].max()), float(values[0].min()) + 1e-12))
+    errors = [panel.image for panel in panels if panel.scale == "error"]
+    if errors:
+        largest = max(float(np.quantile(abs(image), 0.995)) for image in errors) or 1e-12
+        limits["error"] = (-largest, largest)
+    stds = [panel.image for panel in panels if panel.scale == "std"]
+    if stds:
+        limits["std"] = (0.0, max(float(image.max()) for image in stds) or 1e-12)
+    return limits
+
+
+def _extent(geometry: str) -> tuple[float, float, float, float]:
+    values = json.loads(geometry)
+    height, width = (size * values["pixel_size"] / 2 for size in values["image_shape"])
+    return (-height, height, -width, width)

@@ -1,0 +1,42 @@
+"""Structural similarity (Wang, Bovik, Sheikh, Simoncelli 2004)."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d
+
+from bayescade.errors import UserError
+from bayescade.metrics import check_pair
+
+WINDOW, STD = 11, 1.5  # a Gaussian window, as in the article
+K1, K2 = 0.01, 0.03
+
+
+def ssim(
+    image: Tensor,  # (batch, 1, height, width)
+    truth: Tensor,  # (batch, 1, height, width)
+    data_range: float,
+) -> Tensor:
+    """Mean over all whole windows of (2 m n + c1)(2 cov + c2) / ((m^2 + n^2 + c1)(v + w + c2)), (batch,), float64.
+
+    m, n are the local means, v, w the local variances, c1 = (0.01 range)^2, c2 = (0.03 range)^2.
+    """
+    check_pair(image, truth, data_range)
+    if min(image.shape[-2:]) < WINDOW:
+        raise UserError(f"ssim: expected images of at least {WINDOW} x {WINDOW}, got {tuple(image.shape[-2:])}")
+    image, truth = image.double(), truth.double()
+    mean_image, mean_truth = _local(image), _local(truth)
+    var_image = _local(image * image) - mean_image**2
+    var_truth = _local(truth * truth) - mean_truth**2
+    covariance = _local(image * truth) - mean_image * mean_truth
+    c1, c2 = (K1 * data_range) ** 2, (K2 * data_range) ** 2
+    top = (2 * mean_image * mean_truth + c1) * (2 * covariance + c2)
+    bottom = (mean_image**2 + mean_truth**2 + c1) * (var_image + var_truth + c2)
+    return (top / bottom).mean(dim=(1, 2, 3))
+
+
+def _local(x: Tensor) -> Tensor:
+    """Gaussian-weighted means over windows that lie inside the image."""
+    position = torch.arange(WINDOW, dtype=x.dtype, device=x.device) - WINDOW // 2
+    weights = torch.exp(-((position / STD) ** 2) / 2)
+    weights = weights / weights.sum()
+    return conv2d(conv2d(x, weights[None, None, :, None]), weights[None, None, None, :])

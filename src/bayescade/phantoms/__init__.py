@@ -1,0 +1,1 @@
+"""Phantoms: each file has `generate(count, shape, *, seed, first, supersample, device)`."""

@@ -1,0 +1,83 @@
+"""Random ellipses, the paper's training and test images.
+
+Per image 5 to 9 ellipses, each with value |U - 1/2| Exp(1/2), half-axes Exp(1) / 2, centre (U - 1/2, U - 1/2) and rotation
+2 pi U; the sum is moved and scaled to [0, 1].
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bayescade.phantoms._raster import normalised, raster
+
+FEWEST, MOST = 5, 9
+PAPER_SEED = 222
+PAPER_TRAIN, PAPER_TEST = 4000, 100
+
+
+def generate(
+    count: int,
+    shape: tuple[int, int] = (128, 128),
+    *,
+    seed: int,
+    first: int = 0,
+    supersample: int = 1,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Images `first` to `first` + `count` - 1 of the endless list named by `seed`, (count, 1, height f, width f), float32.
+
+    Which image it is depends on the seed and its place in the list only, not on the device or on how many are asked for.
+    """
+    return images_of(draw(count, seed=seed, first=first), shape, supersample, device)
+
+
+def images_of(
+    tables: NDArray[np.float64],
+    shape: tuple[int, int] = (128, 128),
+    supersample: int = 1,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Normalised images of ellipse tables, float32."""
+    return normalised(raster(tables, shape, supersample, device)).to(torch.float32)
+
+
+def draw(count: int, *, seed: int, first: int = 0) -> NDArray[np.float64]:
+    """Ellipse tables of the images, (count, 9, 6); ellipses beyond an image's number have value 0."""
+    rng = np.random.default_rng(np.random.SeedSequence([seed, 0xE111]))
+    u = rng.random((first + count, 1 + MOST * 7))[first:]
+    number = FEWEST + np.floor(u[:, :1] * (MOST - FEWEST + 1))
+    u = u[:, 1:].reshape(count, MOST, 7)
+    value = abs(u[..., 0] - 0.5) * (-0.5 * np.log1p(-u[..., 1]))
+    value = np.where(np.arange(MOST) < number, value, 0)
+    half_axes = -0.5 * np.log1p(-u[..., 2:4])
+    return np.concatenate(
+        [value[..., None], np.maximum(half_axes, 1e-12), u[..., 4:6] - 0.5, 2 * np.pi * u[..., 6:]], axis=-1
+    )
+
+
+def draw_paper() -> NDArray[np.float64]:
+    """Ellipse tables of the paper's 4000 training and 100 test images, (4100, 9, 6).
+
+    They come from numpy's legacy stream: seed 222, a draw of 128 x 128 normals, then image after image.
+    """
+    rng = np.random.RandomState(PAPER_SEED)
+    rng.normal(size=128 * 128)
+    tables = np.zeros((PAPER_TRAIN + PAPER_TEST, MOST, 6))
+    tables[..., 1:3] = 1
+    for table in tables:
+        for row in table[: rng.randint(FEWEST, MOST + 1)]:
+            value = abs(rng.rand() - 0.5) * rng.exponential(0.5)
+            axes = 0.5 * rng.exponential(), 0.5 * rng.exponential()
+            row[:] = value, *axes, rng.rand() - 0.5, rng.rand() - 0.5, 2 * np.pi * rng.rand()
+    return tables
+
+
+def paper_train(device: torch.device | str = "cpu") -> Tensor:
+    """The paper's 4000 training images, (4000, 1, 128, 128), float32."""
+    return images_of(draw_paper()[:PAPER_TRAIN], device=device)
+
+
+def paper_test(device: torch.device | str = "cpu") -> Tensor:
+    """The paper's 100 test images, (100, 1, 128, 128), float32."""
+    return images_of(draw_paper()[PAPER_TRAIN:], device=device)

@@ -1,0 +1,57 @@
+"""Randomised Shepp-Logan-like heads: out-of-distribution *validation* images, so that nobody needs the test image.
+
+Every ellipse of the modified Shepp-Logan phantom has its half-axes scaled by up to 15 %, its centre moved by up to 0.03,
+its rotation changed by up to 10 degrees and its value scaled by up to 30 % (the skull keeps its value and the brain stays
+inside it); the whole is turned by up to 15 degrees and shrunk by up to 10 %, and the result is moved and scaled to [0, 1].
+"""
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bayescade.phantoms._raster import AXIS_0, CENTRE_0, ROTATION, VALUE, normalised, raster
+from bayescade.phantoms.shepp_logan import ELLIPSES
+
+AXES, CENTRE, TURN, CONTRAST = 0.15, 0.03, math.radians(10), 0.3
+WHOLE_TURN, WHOLE_SHRINK = math.radians(15), 0.1
+
+
+def generate(
+    count: int,
+    shape: tuple[int, int] = (128, 128),
+    *,
+    seed: int,
+    first: int = 0,
+    supersample: int = 1,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """Images `first` to `first` + `count` - 1 of the list named by `seed`, (count, 1, height f, width f), float32."""
+    tables = draw(count, seed=seed, first=first)
+    return normalised(raster(tables, shape, supersample, device).clamp_min(0)).to(torch.float32)
+
+
+def draw(count: int, *, seed: int, first: int = 0) -> NDArray[np.float64]:
+    """Ellipse tables of the images, (count, 10, 6)."""
+    rng = np.random.default_rng(np.random.SeedSequence([seed, 0x51E9]))
+    u = rng.uniform(-1, 1, (first + count, len(ELLIPSES) + 1, 6))[first:]
+    each, whole = u[:, :-1], u[:, -1]
+    tables = np.repeat(ELLIPSES[None], count, axis=0)
+    tables[:, 1:, VALUE] *= 1 + CONTRAST * each[:, 1:, 0]
+    tables[:, 1, VALUE] = -0.8 * (1 + 0.2 * each[:, 1, 0])  # the brain stays between air and bone
+    tables[:, :, AXIS_0:CENTRE_0] *= 1 + AXES * each[:, :, 1:3]
+    tables[:, 1, AXIS_0:CENTRE_0] = tables[:, 0, AXIS_0:CENTRE_0] * (0.955 + 0.02 * each[:, 1, 1:3])  # inside the skull
+    tables[:, 2:, CENTRE_0:ROTATION] += CENTRE * each[:, 2:, 3:5]
+    tables[:, 2:, ROTATION] += TURN * each[:, 2:, 5]
+
+    scale = 1 - WHOLE_SHRINK * (0.5 + 0.5 * whole[:, 0]) - 0.05
+    tables[:, :, AXIS_0:ROTATION] *= scale[:, None, None]
+    turn = WHOLE_TURN * whole[:, 1]
+    cosine, sine = np.cos(turn)[:, None], np.sin(turn)[:, None]
+    x, y = tables[:, :, CENTRE_0].copy(), tables[:, :, CENTRE_0 + 1].copy()
+    tables[:, :, CENTRE_0] = cosine * x - sine * y
+    tables[:, :, CENTRE_0 + 1] = sine * x + cosine * y
+    tables[:, :, ROTATION] += turn[:, None]
+    return tables

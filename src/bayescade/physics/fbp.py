@@ -1,0 +1,25 @@
+"""Filtered back-projection, with the exact transpose of the projector as the back-projector."""
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor
+
+from bayescade.physics.filters import apply_ramp
+from bayescade.physics.geometry import Geometry
+
+
+def filtered_back_projection(
+    geometry: Geometry,
+    adjoint: Callable[[Tensor], Tensor],
+    sinogram: Tensor,  # (..., 1, views, bins)
+    window: str = "ram-lak",
+) -> Tensor:
+    """x = (pi / views) (w / p^2) A' (h * y), (..., 1, height, width).
+
+    The weights of a Joseph transpose over the bins of one view add up to p^2 / w; dividing by that makes it an
+    interpolation. Every view weighs pi / views, as in the paper: right for angles spread evenly over 180 or 360 degrees;
+    for a limited arc it overstates the measured part by 180 degrees / arc.
+    """
+    scale = math.pi / geometry.views * geometry.bin_width / geometry.pixel_size**2
+    return scale * adjoint(apply_ramp(sinogram, geometry.bin_width, window))

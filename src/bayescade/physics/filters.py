@@ -1,0 +1,54 @@
+"""Ramp filters of filtered back-projection.
+
+The ramp |f| is sampled on a frequency grid shifted by half a step, f_k = (k + 1/2) / (N w), k = -N/2 .. N/2 - 1, with
+N = 2 B - 1 for B bins of width w: no sample is at frequency zero. (On the ordinary grid the sample at zero removes the
+mean of the sinogram, which costs 0.8 dB at 128 views.) A window multiplies the ramp. The filter is then one real, even
+kernel of 2 B - 1 taps,
+
+    h[n] = 1/(N w) sum_k |f_k| window(f_k w) cos(2 pi f_k w n),   (h * p)[b] = w sum_c h[b - c] p[c],
+
+which tends to the band-limited ramp of Kak and Slaney (1988, section 3.3) as N grows.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bayescade.errors import UserError
+
+# Windows over u = f w in cycles per bin, |u| <= 1/2.
+WINDOWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "ram-lak": torch.ones_like,
+    "shepp-logan": torch.sinc,
+    "cosine": lambda u: torch.cos(math.pi * u),
+    "hann": lambda u: torch.cos(math.pi * u) ** 2,
+}
+
+
+def ramp_kernel(bins: int, bin_width: float, window: str = "ram-lak") -> Tensor:
+    """Taps h[-(bins-1)] .. h[bins-1] of the windowed ramp times the bin width, (2 bins - 1,), float64."""
+    if window not in WINDOWS:
+        raise UserError(f"unknown window '{window}'; there are: {', '.join(WINDOWS)}")
+    count = 2 * bins - 1
+    u = (torch.arange(count, dtype=torch.float64) - count // 2 - 0.5) / count
+    ramp = u.abs() * WINDOWS[window](u) / bin_width
+    taps = torch.arange(bins, dtype=torch.float64)
+    half = (ramp * torch.cos(2 * math.pi * taps[:, None] * u)).sum(1) / count
+    return torch.cat([half.flip(0), half[1:]])
+
+
+def apply_ramp(
+    sinogram: Tensor,  # (..., bins)
+    bin_width: float,
+    window: str = "ram-lak",
+) -> Tensor:
+    """The sinogram convolved along its bins with the ramp; zero outside the detector, no wrap-around."""
+    bins = sinogram.shape[-1]
+    kernel = ramp_kernel(bins, bin_width, window)
+    length = 2 ** math.ceil(math.log2(3 * bins))
+    spectrum = torch.fft.rfft(kernel, length).to(sinogram.device)
+    spectrum = spectrum.to(torch.complex128 if sinogram.dtype == torch.float64 else torch.complex64)
+    filtered = torch.fft.irfft(torch.fft.rfft(sinogram, length) * spectrum, length)
+    return filtered[..., bins - 1 : 2 * bins - 1]

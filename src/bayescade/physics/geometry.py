@@ -1,0 +1,185 @@
+"""Scanner geometries: where the pixels, the detector bins and the rays are.
+
+Axes, for every geometry. Lengths share one unit (a pixel, a millimetre), angles are radians.
+
+- Pixel `image[i, j]` is at x = (i - (H-1)/2) p, y = (j - (W-1)/2) p: axis 0 is x, axis 1 is y, both increasing.
+- Bin b of the detector is at s = (b - (B-1)/2) w + offset.
+- A parallel ray at angle t and detector position s is the line x cos t + y sin t = s.
+
+A geometry is a value: frozen, comparable, written as JSON text into every file that depends on it.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayescade.errors import UserError
+
+# Larger than any scan of a few turns in radians, smaller than most scans in degrees.
+LARGEST_ANGLE = 8 * math.pi
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry(ABC):
+    """What all geometries share. Abstract: use `ParallelBeam`."""
+
+    angles: Sequence[float]  # (views,) radians
+    bins: int  # detector bins per view
+    bin_width: float = 1.0  # distance of neighbouring bins, on the detector
+    offset: float = 0.0  # detector position of the middle of the bins (shift of the centre of rotation)
+    pixel_size: float = 1.0  # edge of the square pixels
+    image_shape: tuple[int, int] = (128, 128)  # (height, width): pixels along x and along y
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        angles = _numbers("angles", self.angles)
+        if not angles:
+            raise UserError("angles: expected at least one view angle in radians, got an empty list")
+        largest = max(abs(angle) for angle in angles)
+        if largest > LARGEST_ANGLE:
+            raise UserError(
+                f"angles: expected radians, got values up to {largest:g}, which look like degrees; multiply by pi/180"
+            )
+        shape = _numbers("image_shape", self.image_shape)
+        if len(shape) != 2:
+            raise UserError(f"image_shape: expected two numbers (height, width), got {list(self.image_shape)}")
+        object.__setattr__(self, "angles", angles)
+        object.__setattr__(self, "image_shape", tuple(_count("image_shape", n) for n in self.image_shape))
+        object.__setattr__(self, "bins", _count("bins", self.bins))
+        object.__setattr__(self, "offset", _numbers("offset", [self.offset])[0])
+        for name in self._lengths():
+            object.__setattr__(self, name, _length(name, getattr(self, name)))
+
+    @classmethod
+    def _lengths(cls) -> tuple[str, ...]:
+        """Names of the fields that must be positive lengths."""
+        return ("bin_width", "pixel_size")
+
+    @abstractmethod
+    def rays(self, first: int, last: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """A point on each ray of views `first` to `last` - 1, and its unit direction: two (views, bins, 2) arrays."""
+
+    @property
+    @abstractmethod
+    def ray_spacing(self) -> float:
+        """Distance of neighbouring rays of a view at the centre of rotation."""
+
+    @property
+    def views(self) -> int:
+        """Number of view angles."""
+        return len(self.angles)
+
+    @property
+    def sinogram_shape(self) -> tuple[int, int]:
+        """(views, bins)."""
+        return (self.views, self.bins)
+
+    def bin_positions(self) -> NDArray[np.float64]:
+        """Detector positions s of the bin centres, (bins,)."""
+        return (np.arange(self.bins, dtype=np.float64) - (self.bins - 1) / 2) * self.bin_width + self.offset
+
+    def refined(self, factor: int) -> "Geometry":
+        """The same scan seen on a grid of `factor` times as many pixels each way."""
+        height, width = self.image_shape
+        return dataclasses.replace(
+            self, pixel_size=self.pixel_size / factor, image_shape=(height * factor, width * factor)
+        )
+
+    def to_json(self) -> str:
+        """JSON text with exactly the fields of the geometry and its kind."""
+        return json.dumps({"kind": self.kind, **dataclasses.asdict(self)}, sort_keys=True)
+
+    def hash(self) -> str:
+        """Sixteen hexadecimal digits that name the geometry."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelBeam(Geometry):
+    """Parallel beam: the ray at angle t and detector position s is x cos t + y sin t = s."""
+
+    kind: ClassVar[str] = "parallel"
+
+    @property
+    def ray_spacing(self) -> float:
+        return self.bin_width
+
+    def rays(self, first: int, last: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        angles = np.asarray(self.angles[first:last])[:, None]
+        normals = np.stack([np.cos(angles), np.sin(angles)], axis=-1)  # (views, 1, 2)
+        directions = np.stack([-np.sin(angles), np.cos(angles)], axis=-1)
+        points = self.bin_positions()[None, :, None] * normals
+        return points, np.broadcast_to(directions, points.shape)
+
+
+KINDS: dict[str, type[Geometry]] = {ParallelBeam.kind: ParallelBeam}
+
+
+def geometry_from_json(text: str | bytes) -> Geometry:
+    """The geometry written by `Geometry.to_json`; unknown and missing keys are errors that name them."""
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"geometry: expected JSON text, got something else ({error})") from None
+    return geometry_from_dict(values)
+
+
+def geometry_from_dict(values: Any) -> Geometry:
+    """The geometry with these values; `kind` says which class."""
+    if not isinstance(values, dict):
+        raise UserError(f"geometry: expected a table of keys and values, got {type(values).__name__}")
+    values = dict(values)
+    kind = values.pop("kind", None)
+    if kind not in KINDS:
+        raise UserError(f"geometry: expected kind {_alternatives(KINDS)}, got {kind!r}")
+    fields = dataclasses.fields(KINDS[kind])
+    known = [field.name for field in fields]
+    unknown = [key for key in values if key not in known]
+    if unknown:
+        raise UserError(f"geometry: unknown key '{unknown[0]}'; the keys are kind, {', '.join(known)}")
+    missing = [name for name in known if name not in values]
+    if missing:
+        raise UserError(f"geometry: missing key '{missing[0]}'; the keys are kind, {', '.join(known)}")
+    return KINDS[kind](**values)
+
+
+def _alternatives(names: Any) -> str:
+    return " or ".join(f"'{name}'" for name in names)
+
+
+def _numbers(name: str, values: Any) -> tuple[float, ...]:
+    """Finite numbers as a tuple of floats."""
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"{name}: expected numbers, got {values!r:.60}") from None
+    if array.ndim != 1:
+        raise UserError(f"{name}: expected a list of numbers, got an array of {array.ndim} dimensions")
+    if not np.isfinite(array).all():
+        bad = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise UserError(f"{name}: expected finite numbers, got {array[bad]} at position {bad}")
+    return tuple(array.tolist())
+
+
+def _count(name: str, value: Any) -> int:
+    """A positive whole number."""
+    (number,) = _numbers(name, [value])
+    if number < 1 or number != int(number):
+        raise UserError(f"{name}: expected a positive whole number, got {value!r}")
+    return int(number)
+
+
+def _length(name: str, value: Any) -> float:
+    """A positive number."""
+    (number,) = _numbers(name, [value])
+    if number <= 0:
+        raise UserError(f"{name}: expected a positive length, got {value!r}")
+    return number

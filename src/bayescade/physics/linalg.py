@@ -1,0 +1,79 @@
+"""What is true of every linear operator is a function."""
+
+import torch
+from torch import Tensor
+
+from bayescade.physics.operator import LinearOperator
+
+
+def norm(
+    operator: LinearOperator,
+    tolerance: float = 1e-5,
+    most: int = 300,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> float:
+    """Spectral norm ||A|| = max ||A x|| / ||x|| to a relative `tolerance`; never its square.
+
+    Lanczos iteration on A'A with full reorthogonalisation from a fixed start, so the same operator always gives the
+    same number. It stops when the residual ||A'A v - s^2 v|| of the largest Ritz pair is below `tolerance` s^2, which
+    puts a singular value within `tolerance` s / 2 of s; a start vector at random has a part along the largest one.
+    """
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(operator.domain_shape, generator=generator, dtype=torch.float64)
+    shape = operator.domain_shape
+    vectors = [(start / start.norm()).flatten().to(device)]
+    diagonal: list[float] = []
+    beside: list[float] = []
+    largest = 0.0
+    for _ in range(min(most, start.numel())):
+        image = operator.adjoint(operator.forward(vectors[-1].to(dtype).reshape(1, *shape)))
+        w = image.flatten().to(torch.float64)
+        diagonal.append(float(vectors[-1] @ w))
+        basis = torch.stack(vectors)
+        for _ in range(2):  # twice is enough (Parlett)
+            w = w - basis.T @ (basis @ w)
+        rest = float(w.norm())
+        values, ritz = torch.linalg.eigh(_tridiagonal(diagonal, beside))
+        largest = float(values[-1])
+        residual = rest * abs(float(ritz[-1, -1]))
+        if largest <= 0 or residual <= tolerance * largest:
+            break
+        beside.append(rest)
+        vectors.append(w / rest)
+    return max(largest, 0.0) ** 0.5
+
+
+def _tridiagonal(diagonal: list[float], beside: list[float]) -> Tensor:
+    matrix = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+    if beside:
+        off = torch.tensor(beside, dtype=torch.float64)
+        matrix = matrix + torch.diag(off, 1) + torch.diag(off, -1)
+    return matrix
+
+
+def adjoint_error(
+    operator: LinearOperator,
+    x: Tensor,  # (batch, *domain_shape)
+    y: Tensor,  # (batch, *range_shape)
+) -> float:
+    """|<A x, y> - <x, A' y>| / (||A x|| ||y||), the inner products in float64."""
+    forward, adjoint = operator.forward(x), operator.adjoint(y)
+    left, right = _dot(forward, y), _dot(x, adjoint)
+    scale = (_dot(forward, forward) * _dot(y, y)) ** 0.5
+    return abs(left - right) / scale if scale > 0 else abs(left - right)
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    return float(a.flatten().to(torch.float64) @ b.flatten().to(torch.float64))
+
+
+def dense(
+    operator: LinearOperator,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """The matrix of the operator, (range size, domain size): for small operators, in tests."""
+    size = torch.Size(operator.domain_shape).numel()
+    basis = torch.eye(size, dtype=dtype, device=device).reshape(size, *operator.domain_shape)
+    return operator.forward(basis).reshape(size, -1).T

@@ -1,0 +1,41 @@
+"""Measurement noise. Chance comes in by `generator`."""
+
+import torch
+from torch import Tensor
+
+from bayescade.errors import UserError
+
+
+def gaussian_noise(
+    sinogram: Tensor,  # (batch, 1, views, bins), without noise
+    relative: float = 0.01,
+    *,
+    generator: torch.Generator,
+) -> Tensor:
+    """The sinogram plus Gaussian noise of standard deviation `relative` times the mean |A x| of each image (the paper)."""
+    if not 0 <= relative < float("inf"):
+        raise UserError(f"noise: expected a number of at least 0 (0.01 is 1 %), got {relative}")
+    std = relative * sinogram.abs().mean(dim=(-3, -2, -1), keepdim=True)
+    draw = torch.randn(sinogram.shape, generator=generator, dtype=sinogram.dtype, device=generator.device)
+    return sinogram + std * draw.to(sinogram.device)
+
+
+def poisson_noise(
+    sinogram: Tensor,  # (batch, 1, views, bins), without noise
+    photons: float,
+    attenuation: float = 0.02,
+    *,
+    generator: torch.Generator,
+) -> Tensor:
+    """The sinogram as counted photons show it: -ln(N / photons) / attenuation with N ~ Poisson(photons e^(-attenuation A x)).
+
+    `photons` arrive at a bin when nothing is in the way; `attenuation` is that of an image value of 1 over a length of 1
+    (water is about 0.02 per millimetre). A bin that counts nothing is taken as half a photon.
+    """
+    if not 0 < photons < float("inf"):
+        raise UserError(f"photons: expected a positive count per bin, e.g. 1e5, got {photons}")
+    if not 0 < attenuation < float("inf"):
+        raise UserError(f"attenuation: expected a positive number, e.g. 0.02, got {attenuation}")
+    expected = photons * torch.exp(-attenuation * sinogram.to(generator.device, torch.float64))
+    counts = torch.poisson(expected, generator=generator).clamp_min(0.5)
+    return (-torch.log(counts / photons) / attenuation).to(sinogram.device, sinogram.dtype)

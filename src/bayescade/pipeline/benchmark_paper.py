@@ -1,0 +1,116 @@
+"""`bayescade benchmark paper`: Table 1 of the paper on the paper's own test set."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bayescade import __version__, methods, shelf
+from bayescade.data.simulate import Noise, Scans, add_noise
+from bayescade.errors import UserError
+from bayescade.files import make_folder, write_json, write_text
+from bayescade.phantoms import ellipses, shepp_logan
+from bayescade.physics.cases import PAPER_CASES, case_geometry
+from bayescade.pipeline.device import choose_device
+from bayescade.pipeline.evaluate import score, score_row
+from bayescade.pipeline.models import load_model
+from bayescade.pipeline.paper_table import published
+from bayescade.pipeline.reconstruct import check_samples
+from bayescade.pipeline.scores import mean
+from bayescade.progress import track
+from bayescade.projectors import ray_transform
+
+NOISE = Noise(relative=0.01)
+
+
+@dataclasses.dataclass(frozen=True)
+class CellKey:
+    """What a cell of the table depends on."""
+
+    method: str
+    case: str
+    images: int
+    samples: int
+    seed: int
+    version: str = __version__
+
+    def file_name(self) -> str:
+        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return f"{self.method}_{self.case}_{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+
+
+def benchmark_paper(
+    method_names: Sequence[str] | None = None,  # default: all
+    cases: Sequence[str] | None = None,  # default: the paper's eight
+    *,
+    images: int = ellipses.PAPER_TEST,
+    samples: int = 100,
+    seed: int = 0,
+    out: str | None = None,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Rows of the table; with `out` also table.md and table.json there, and cells that are done are not done again."""
+    check_samples(samples)
+    if not 1 <= images <= ellipses.PAPER_TEST:
+        raise UserError(f"--images: the paper's test set has {ellipses.PAPER_TEST} images, got {images}")
+    chosen = [case_checked(case) for case in cases or PAPER_CASES]
+    known = shelf.names(methods)
+    for name in method_names or known:
+        if name not in known:
+            raise UserError(shelf.unknown("method", name, known))
+    place = choose_device(device)
+    folder = make_folder(Path(out) / "cells") if out is not None else None
+    truth = torch.cat([ellipses.paper_test(place)[:images], shepp_logan.generate(1, device=place)])
+    keys = [CellKey(name, case, images, samples, seed) for case in chosen for name in method_names or known]
+    rows = [cell(key, truth, folder, place) for key in track(keys, "table 1")]
+    answer = {"rows": rows, "seed": seed, "noise": NOISE.relative, "data_range": 1.0}
+    if out is not None:
+        write_json(Path(out) / "table.json", answer)
+        write_text(Path(out) / "table.md", markdown(rows))
+    return answer
+
+
+def case_checked(case: str) -> str:
+    """The case, when it is one; the table takes any `sparse-N` and `limited-N`."""
+    case_geometry(case)
+    return case
+
+
+def cell(key: CellKey, truth: torch.Tensor, folder: Path | None, device: torch.device) -> dict[str, Any]:
+    """One row, computed or found from an earlier run."""
+    path = folder / key.file_name() if folder is not None else None
+    if path is not None and path.exists():
+        try:
+            row: dict[str, Any] = json.loads(path.read_text())
+            return row
+        except ValueError:
+            raise UserError(f"{path}: damaged; delete it and run the same command again") from None
+    geometry = case_geometry(key.case)
+    method = load_model(key.method, geometry, device=device)
+    sinogram = add_noise(ray_transform(geometry, device)(truth), NOISE, seed=key.seed)
+    scores, _ = score(method, Scans(sinogram, truth), geometry, samples=key.samples, seed=key.seed)
+    row = score_row(key.method, key.case, key.images, {name: values[:-1] for name, values in scores.items()})
+    row["psnr_shepp_logan"] = mean(scores["psnr"][-1:])
+    if path is not None:
+        write_json(path, row)
+    return row
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The table with the paper's numbers beside ours."""
+    paper = published()
+    lines = ["| method | case | ellipses (dB) | paper | Shepp-Logan (dB) | paper |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        theirs = paper.get(row["method"], {}).get(row["case"])
+        ours = [_decibels(row["psnr"]), _decibels(row["psnr_shepp_logan"])]
+        beside = [f"{value:.2f}" for value in theirs] if theirs else ["", ""]
+        lines.append(f"| {row['method']} | {row['case']} | {ours[0]} | {beside[0]} | {ours[1]} | {beside[1]} |")
+    return "\n".join(lines) + "\n"
+
+
+def _decibels(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,62 @@
+"""`bayescade reconstruct`: a scan file in, a result file out, one image or thousands."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bayescade.data.scan import ScanReader
+from bayescade.data.simulate import chunks
+from bayescade.errors import UserError
+from bayescade.files import check_suffix, check_writable
+from bayescade.pipeline.device import choose_device
+from bayescade.pipeline.models import load_model
+from bayescade.pipeline.scores import image_scores, mean
+from bayescade.progress import track
+from bayescade.results import ResultWriter
+
+
+def reconstruct(
+    scan: str,
+    model: str,
+    out: str,
+    *,
+    samples: int = 100,
+    seed: int = 0,
+    settings: Sequence[str] = (),
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Writes a result file; says what is in it, with scores where the scan knows the truth."""
+    check_suffix(out)
+    check_writable(out)
+    if Path(out).exists() and Path(scan).exists() and Path(out).samefile(scan):
+        raise UserError(f"{out}: this is the scan itself; write the result to another file")
+    check_samples(samples)
+    place = choose_device(device)
+    scores: dict[str, list[float | None]] = {}
+    start = time.perf_counter()
+    with ScanReader(scan) as reader, ResultWriter(out) as writer:
+        method = load_model(model, reader.geometry, settings=settings, device=place)
+        runs = list(chunks(reader.geometry, reader.count))
+        for batch in track(reader.batches(iter(runs)), f"reconstructing by {model}", total=len(runs)):
+            result = method(batch.sinogram, samples=samples, seed=seed)
+            if batch.truth is not None:
+                these = image_scores(result.image, batch.truth)
+                result = dataclasses.replace(result, truth=batch.truth, scores=these)
+                for name, values in these.items():
+                    scores.setdefault(name, []).extend(values)
+            writer.append(result)
+    return {
+        "out": str(Path(out)),
+        "model": model,
+        "images": reader.count,
+        "seconds": time.perf_counter() - start,
+        **{name: mean(values) for name, values in scores.items()},
+    }
+
+
+def check_samples(samples: int) -> None:
+    """Raises unless the number of Monte-Carlo samples makes sense."""
+    if not 1 <= samples <= 1_000_000:
+        raise UserError(f"--samples: expected a whole number from 1 to 1000000, got {samples}")

@@ -1,0 +1,64 @@
+"""Which scan a command is about: a case by name, or a geometry file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bayescade.config import read_toml
+from bayescade.errors import UserError
+from bayescade.files import check_readable
+from bayescade.physics.cases import case_geometry
+from bayescade.physics.geometry import Geometry, geometry_from_dict, geometry_from_json
+
+
+def choose_geometry(case: str | None, path: str | None) -> tuple[str, Geometry]:
+    """The name of the scan and its geometry, from exactly one of `--case` and `--geometry`."""
+    if (case is None) == (path is None):
+        came = "both" if case is not None else "neither"
+        raise UserError(f"expected one of --case (e.g. --case sparse-32) and --geometry (e.g. geo.toml), got {came}")
+    if case is not None:
+        return case, case_geometry(case)
+    assert path is not None
+    return Path(path).stem, read_geometry(path)
+
+
+def read_geometry(path: str) -> Geometry:
+    """A geometry file: JSON as in scan files, or TOML.
+
+    In TOML every key has its default but `bins` and the angles, which are given by one of `angles` (radians),
+    `angles_degrees`, or `views` and `arc_degrees` (the views are in the middles of equal parts of the arc, which starts
+    at `first_degrees`).
+    """
+    check_readable(path)
+    try:
+        if Path(path).suffix == ".json":
+            return geometry_from_json(Path(path).read_bytes())
+        if Path(path).suffix == ".toml":
+            return geometry_from_dict(_complete(read_toml(path)))
+    except UserError as error:
+        raise UserError(str(error) if str(error).startswith(path) else f"{path}: {error}") from None
+    raise UserError(f"{path}: expected a geometry file that ends in .toml or .json, got '{Path(path).suffix}'")
+
+
+def _complete(table: dict[str, Any]) -> dict[str, Any]:
+    defaults = {"kind": "parallel", "bin_width": 1.0, "offset": 0.0, "pixel_size": 1.0, "image_shape": [128, 128]}
+    given = [key for key in ("angles", "angles_degrees", "views") if key in table]
+    if len(given) != 1:
+        raise UserError(f"expected one of angles, angles_degrees, views, got {' and '.join(given) or 'none'}")
+    table = {**defaults, **table}
+    if "angles_degrees" in table:
+        table["angles"] = _radians(table.pop("angles_degrees"))
+    if "views" in table:
+        views, arc, start = table.pop("views"), table.pop("arc_degrees", 180.0), table.pop("first_degrees", 0.0)
+        if not isinstance(views, int) or not 1 <= views <= 100_000:
+            raise UserError(f"views: expected a whole number from 1 to 100000, got {views!r}")
+        table["angles"] = list(_radians(start) + (np.arange(views) + 0.5) * _radians(arc) / views)
+    return table
+
+
+def _radians(degrees: Any) -> Any:
+    try:
+        return np.deg2rad(np.asarray(degrees, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise UserError(f"expected angles in degrees as numbers, got {degrees!r:.60}") from None

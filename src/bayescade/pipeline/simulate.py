@@ -1,0 +1,61 @@
+"""`bayescade simulate`: scans with truth."""
+
+from pathlib import Path
+from typing import Any
+
+from bayescade.data.scan import ScanWriter
+from bayescade.data.simulate import Noise, check_supersample, chunks, scan_batches
+from bayescade.data.sources import image_source
+from bayescade.errors import UserError
+from bayescade.files import check_suffix, check_writable
+from bayescade.pipeline.device import choose_device
+from bayescade.pipeline.scan_geometry import choose_geometry
+from bayescade.progress import track
+
+
+def simulate(
+    phantom: str,
+    out: str,
+    *,
+    case: str | None = None,
+    geometry_file: str | None = None,
+    images: int | None = None,
+    noise: Noise,
+    seed: int = 0,
+    split: str = "test",
+    supersample: int = 1,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Writes a scan file; says what is in it."""
+    check_suffix(out)
+    check_writable(out)
+    check_supersample(supersample)
+    name, geometry = choose_geometry(case, geometry_file)
+    place = choose_device(device)
+    source = image_source(phantom, geometry.image_shape, seed=seed, split=split, device=place)
+    count = choose_count(images, source.count)
+    batches = scan_batches(source, geometry, noise, seed=seed, count=count, supersample=supersample, device=place)
+    runs = len(list(chunks(geometry, count, supersample)))
+    with ScanWriter(out, geometry, noise, seed) as writer:
+        for scans in track(batches, "simulating", total=runs):
+            writer.append(scans)
+    return {
+        "out": str(Path(out)),
+        "phantom": phantom,
+        "case": name,
+        "images": count,
+        "views": geometry.views,
+        "bins": geometry.bins,
+        "seed": seed,
+    }
+
+
+def choose_count(asked: int | None, available: int | None, default: int = 1) -> int:
+    """How many images: as many as asked for, or all of a file, or the default."""
+    if asked is None:
+        return available or default
+    if asked < 1:
+        raise UserError(f"--images: expected a number of at least 1, got {asked}")
+    if available is not None and asked > available:
+        raise UserError(f"--images: the file holds {available} images, {asked} were asked for")
+    return asked
