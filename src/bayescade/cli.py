@@ -18,26 +18,52 @@ from bayescade.errors import UserError
 # Typer raises the usage errors of its command-line parser; this is their common base, whichever parser it comes with.
 _ParserError: Any = typer.BadParameter.__mro__[2]
 
+INTERRUPTED = 130  # what typer makes of an interruption
+
 app = typer.Typer(
     name="bayescade",
     help="Reconstruct images from tomographic data, and say how sure they are.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-benchmark = typer.Typer(help="Measure the quality of methods.", no_args_is_help=True)
+benchmark = typer.Typer(help="Measure the quality of methods.")
 app.add_typer(benchmark, name="benchmark")
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected a whole number, got '{text}'.") from None
+
+
+def _real(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected a number, got '{text}'.") from None
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")]
+Seed = Annotated[int, typer.Option(parser=_whole, metavar="N", help="The same seed gives the same answer.")]
 Case = Annotated[str | None, typer.Option(help="A scan by name: sparse-N (N views) or limited-N (N degrees).")]
 GeometryFile = Annotated[str | None, typer.Option("--geometry", help="A geometry file (.toml, .json).")]
-NoiseLevel = Annotated[float, typer.Option(help="Gaussian noise relative to the mean of the sinogram: 0.01 is 1 %.")]
-Photons = Annotated[float, typer.Option(help="Photons per bin: Poisson noise instead of Gaussian. 0: Gaussian.")]
-Attenuation = Annotated[float, typer.Option(help="With --photons: attenuation of image value 1 per unit length.")]
-Samples = Annotated[int, typer.Option(help="Monte-Carlo samples, for methods that draw them.")]
+NoiseLevel = Annotated[
+    float,
+    typer.Option(parser=_real, metavar="X", help="Gaussian noise relative to the mean of the sinogram: 0.01 is 1 %."),
+]
+Photons = Annotated[
+    float,
+    typer.Option(parser=_real, metavar="X", help="Photons per bin: Poisson noise instead of Gaussian. 0: Gaussian."),
+]
+Attenuation = Annotated[
+    float, typer.Option(parser=_real, metavar="X", help="With --photons: attenuation of image value 1 per unit length.")
+]
+Samples = Annotated[
+    int, typer.Option(parser=_whole, metavar="N", help="Monte-Carlo samples, for methods that draw them.")
+]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: key=value. Repeatable.")]
 
 
@@ -80,14 +106,21 @@ def simulate(
     out: Annotated[str, typer.Option("-o", "--out", help="The scan file: .h5 or .npz.")],
     case: Case = None,
     geometry: GeometryFile = None,
-    images: Annotated[int | None, typer.Option(help="How many; by default 1, or all of a file.")] = None,
+    images: Annotated[
+        int | None, typer.Option(parser=_whole, metavar="N", help="How many; by default 1, or all of a file.")
+    ] = None,
     noise: NoiseLevel = 0.01,
     photons: Photons = 0.0,
     attenuation: Attenuation = 0.02,
     seed: Seed = 0,
     split: Annotated[str, typer.Option(help="train, validation, calibration or test.")] = "test",
     grid_factor: Annotated[
-        int, typer.Option(help="Simulate on pixels split so many times each way: 2 avoids an inverse crime.")
+        int,
+        typer.Option(
+            parser=_whole,
+            metavar="N",
+            help="Simulate on pixels split so many times each way: 2 avoids an inverse crime.",
+        ),
     ] = 1,
     json_output: Json = False,
     device: Device = "auto",
@@ -140,7 +173,9 @@ def evaluate(
     truth: Annotated[
         str | None, typer.Option(help="Images to scan instead of fresh ellipses (.npy, .npz, .h5).")
     ] = None,
-    images: Annotated[int | None, typer.Option(help="How many; by default 100, or all of a file.")] = None,
+    images: Annotated[
+        int | None, typer.Option(parser=_whole, metavar="N", help="How many; by default 100, or all of a file.")
+    ] = None,
     noise: NoiseLevel = 0.01,
     photons: Photons = 0.0,
     attenuation: Attenuation = 0.02,
@@ -176,7 +211,7 @@ def evaluate(
 def benchmark_paper(
     methods: Annotated[str | None, typer.Option(help="Names with commas between; by default all.")] = None,
     cases: Annotated[str | None, typer.Option(help="Names with commas between; by default the paper's eight.")] = None,
-    images: Annotated[int, typer.Option(help="How many of the 100 ellipse images.")] = 100,
+    images: Annotated[int, typer.Option(parser=_whole, metavar="N", help="How many of the 100 ellipse images.")] = 100,
     samples: Samples = 100,
     seed: Seed = 0,
     out: Annotated[
@@ -239,12 +274,18 @@ def _answer(answer: dict[str, Any], lines: Sequence[str], as_json: bool) -> None
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; gives the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        return int(app(arguments, prog_name="bayescade", standalone_mode=False) or 0)
+        code = app(arguments or ["--help"], prog_name="bayescade", standalone_mode=False) or 0
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        return int(code)
     except UserError as error:
         return _fail(str(error), 2)
     except _ParserError as error:
-        return _fail(error.format_message(), 2)
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "bayescade"
+        return _fail(f"{error.format_message()} See: {command} --help", 2)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted; no file was left half-written", 1)
     except Exception as error:

@@ -1,19 +1,27 @@
-"""Progress bars with time left, on standard error; standard output belongs to the answer."""
+"""Progress with time left, on standard error; standard output belongs to the answer."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-Item = TypeVar("Item")
+PLAIN_EVERY = 10.0  # seconds between lines where there is no terminal
+
+Advance = Callable[[int], None]
 
 
-def track(items: Sequence[Item] | Iterable[Item], label: str, total: float | None = None) -> Iterator[Item]:
-    """The items, with a bar that says how many are done and how long the rest will take.
+@contextmanager
+def progress(label: str, total: int) -> Iterator[Advance]:
+    """Gives a function to call with how many more are done; shows how many are, and how long the rest will take.
 
-    On a terminal the bar is live and goes away when it is done; elsewhere nothing is drawn.
+    On a terminal it is a live bar that goes away at the end; elsewhere a line now and then.
     """
+    if not sys.stderr.isatty():
+        yield _plain(label, total)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
@@ -22,5 +30,22 @@ def track(items: Sequence[Item] | Iterable[Item], label: str, total: float | Non
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield from bar.track(items, total=total, description=label)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(label, total=total)
+        yield lambda count: bars.advance(task, count)
+
+
+def _plain(label: str, total: int) -> Advance:
+    start = shown = time.monotonic()
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done, shown
+        done += count
+        now = time.monotonic()
+        if now - shown >= PLAIN_EVERY and done < total:
+            left = (now - start) / done * (total - done)
+            print(f"{label}: {done} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True)
+            shown = now
+
+    return advance

@@ -1,7 +1,6 @@
 """Scan files: sinograms with their geometry, and the truth where it is known (HDF5 or NPZ)."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -91,10 +90,6 @@ class ScanReader:
         array = self._file.read(name, first, first + count)
         check_finite(f"{self._path}: {name}", array, first)
         return torch.from_numpy(array)[:, None]
-
-    def batches(self, runs: Iterator[tuple[int, int]]) -> Iterator[ScanBatch]:
-        """The scans of each run (first, count)."""
-        return (self.read(first, count) for first, count in runs)
 
     def __enter__(self) -> Self:
         return self

@@ -21,7 +21,7 @@ from bayescade.pipeline.models import load_model
 from bayescade.pipeline.paper_table import published
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scores import mean
-from bayescade.progress import track
+from bayescade.progress import Advance, progress
 from bayescade.projectors import ray_transform
 
 NOISE = Noise(relative=0.01)
@@ -66,7 +66,8 @@ def benchmark_paper(
     folder = make_folder(Path(out) / "cells") if out is not None else None
     truth = torch.cat([ellipses.paper_test(place)[:images], shepp_logan.generate(1, device=place)])
     keys = [CellKey(name, case, images, samples, seed) for case in chosen for name in method_names or known]
-    rows = [cell(key, truth, folder, place) for key in track(keys, "table 1")]
+    with progress("table 1", len(keys) * len(truth)) as advance:
+        rows = [cell(key, truth, folder, place, advance) for key in keys]
     answer = {"rows": rows, "seed": seed, "noise": NOISE.relative, "data_range": 1.0}
     if out is not None:
         write_json(Path(out) / "table.json", answer)
@@ -80,19 +81,22 @@ def case_checked(case: str) -> str:
     return case
 
 
-def cell(key: CellKey, truth: torch.Tensor, folder: Path | None, device: torch.device) -> dict[str, Any]:
+def cell(
+    key: CellKey, truth: torch.Tensor, folder: Path | None, device: torch.device, advance: Advance
+) -> dict[str, Any]:
     """One row, computed or found from an earlier run."""
     path = folder / key.file_name() if folder is not None else None
     if path is not None and path.exists():
         try:
             row: dict[str, Any] = json.loads(path.read_text())
+            advance(len(truth))
             return row
         except ValueError:
             raise UserError(f"{path}: damaged; delete it and run the same command again") from None
     geometry = case_geometry(key.case)
     method = load_model(key.method, geometry, device=device)
     sinogram = add_noise(ray_transform(geometry, device)(truth), NOISE, seed=key.seed)
-    scores, _ = score(method, Scans(sinogram, truth), geometry, samples=key.samples, seed=key.seed)
+    scores, _ = score(method, Scans(sinogram, truth), geometry, samples=key.samples, seed=key.seed, advance=advance)
     row = score_row(key.method, key.case, key.images, {name: values[:-1] for name, values in scores.items()})
     row["psnr_shepp_logan"] = mean(scores["psnr"][-1:])
     if path is not None:

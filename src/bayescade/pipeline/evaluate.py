@@ -15,7 +15,7 @@ from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.pipeline.scores import image_scores, mean
 from bayescade.pipeline.simulate import choose_count
-from bayescade.progress import track
+from bayescade.progress import Advance, progress
 from bayescade.results import Reconstruction, Reconstructor
 
 
@@ -47,7 +47,8 @@ def evaluate(
         source = file_source(truth, geometry.image_shape)
     count = choose_count(images, source.count, default=100)
     scans = scan_set(source, geometry, noise, seed=seed, count=count, device=place)
-    scores, result = score(method, scans, geometry, samples=samples, seed=seed)
+    with progress(f"scoring {model} on {name}", count) as advance:
+        scores, result = score(method, scans, geometry, samples=samples, seed=seed, advance=advance)
     row = score_row(model, name, count, scores)
     if truth is None:
         head = image_source("shepp-logan", geometry.image_shape, seed=seed, device=place)
@@ -67,16 +68,17 @@ def score(
     *,
     samples: int,
     seed: int,
+    advance: Advance = lambda count: None,
 ) -> tuple[dict[str, list[float | None]], Reconstruction]:
     """Scores of every image, and the reconstructions of the first run of them."""
     scores: dict[str, list[float | None]] = {}
     kept: Reconstruction | None = None
-    runs = list(chunks(geometry, len(scans.truth)))
-    for first, number in track(runs, f"scoring {method.name}"):
+    for first, number in chunks(geometry, len(scans.truth)):
         result = method(scans.sinogram[first : first + number], samples=samples, seed=seed)
         for name, values in image_scores(result.image, scans.truth[first : first + number]).items():
             scores.setdefault(name, []).extend(values)
         kept = kept or dataclasses.replace(result, truth=scans.truth[first : first + number])
+        advance(number)
     assert kept is not None
     return scores, kept
 

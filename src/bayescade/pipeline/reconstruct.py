@@ -13,7 +13,7 @@ from bayescade.files import check_suffix, check_writable
 from bayescade.pipeline.device import choose_device
 from bayescade.pipeline.models import load_model
 from bayescade.pipeline.scores import image_scores, mean
-from bayescade.progress import track
+from bayescade.progress import progress
 from bayescade.results import ResultWriter
 
 
@@ -36,10 +36,14 @@ def reconstruct(
     place = choose_device(device)
     scores: dict[str, list[float | None]] = {}
     start = time.perf_counter()
-    with ScanReader(scan) as reader, ResultWriter(out) as writer:
+    with (
+        ScanReader(scan) as reader,
+        ResultWriter(out) as writer,
+        progress(f"reconstructing by {model}", reader.count) as advance,
+    ):
         method = load_model(model, reader.geometry, settings=settings, device=place)
-        runs = list(chunks(reader.geometry, reader.count))
-        for batch in track(reader.batches(iter(runs)), f"reconstructing by {model}", total=len(runs)):
+        for first, number in chunks(reader.geometry, reader.count):
+            batch = reader.read(first, number)
             result = method(batch.sinogram, samples=samples, seed=seed)
             if batch.truth is not None:
                 these = image_scores(result.image, batch.truth)
@@ -47,6 +51,7 @@ def reconstruct(
                 for name, values in these.items():
                     scores.setdefault(name, []).extend(values)
             writer.append(result)
+            advance(number)
     return {
         "out": str(Path(out)),
         "model": model,

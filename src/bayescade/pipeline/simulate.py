@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from bayescade.data.scan import ScanWriter
-from bayescade.data.simulate import Noise, check_supersample, chunks, scan_batches
+from bayescade.data.simulate import Noise, check_supersample, scan_batches
 from bayescade.data.sources import image_source
 from bayescade.errors import UserError
 from bayescade.files import check_suffix, check_writable
 from bayescade.pipeline.device import choose_device
 from bayescade.pipeline.scan_geometry import choose_geometry
-from bayescade.progress import track
+from bayescade.progress import progress
 
 
 def simulate(
@@ -35,10 +35,10 @@ def simulate(
     source = image_source(phantom, geometry.image_shape, seed=seed, split=split, device=place)
     count = choose_count(images, source.count)
     batches = scan_batches(source, geometry, noise, seed=seed, count=count, supersample=supersample, device=place)
-    runs = len(list(chunks(geometry, count, supersample)))
-    with ScanWriter(out, geometry, noise, seed) as writer:
-        for scans in track(batches, "simulating", total=runs):
+    with ScanWriter(out, geometry, noise, seed) as writer, progress("simulating", count) as advance:
+        for scans in batches:
             writer.append(scans)
+            advance(len(scans.truth))
     return {
         "out": str(Path(out)),
         "phantom": phantom,

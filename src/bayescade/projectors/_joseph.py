@@ -34,9 +34,9 @@ def joseph_taps(geometry: Geometry, first: int, last: int, device: torch.device)
     size_minor = torch.where(along_y, height, width)[:, None]
 
     step = torch.arange(max(height, width), device=device)[None, :]
-    position = (step - (size_major - 1) / 2) * geometry.pixel_size
+    position = (step - (size_major.double() - 1) / 2) * geometry.pixel_size
     minor = (point_minor[:, None] + (position - point_major[:, None]) * slope[:, None]) / geometry.pixel_size
-    minor = minor + (size_minor - 1) / 2  # (rays, steps) in pixels, 0 = first pixel
+    minor = minor + (size_minor.double() - 1) / 2  # (rays, steps) in pixels, 0 = first pixel
     below = torch.floor(minor)
     fraction = minor - below
 

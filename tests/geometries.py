@@ -1,0 +1,22 @@
+"""Random geometries for property tests: odd sizes, one view, non-square images, offsets, angles anywhere."""
+
+import math
+
+from hypothesis import strategies as st
+
+from bayescade.physics.geometry import ParallelBeam
+
+lengths = st.floats(0.3, 3.0)
+sizes = st.integers(1, 17)
+# Multiples of 45 degrees, where a ray changes its dominant axis, as well as angles anywhere.
+angles = st.one_of(st.floats(-2 * math.pi, 2 * math.pi), st.integers(-8, 8).map(lambda k: k * math.pi / 4))
+
+parallel_beams = st.builds(
+    ParallelBeam,
+    angles=st.lists(angles, min_size=1, max_size=5),
+    bins=st.integers(1, 25),
+    bin_width=lengths,
+    offset=st.floats(-3, 3),
+    pixel_size=lengths,
+    image_shape=st.tuples(sizes, sizes),
+)

@@ -1,0 +1,58 @@
+import pytest
+import torch
+
+from bayescade.errors import UserError
+from bayescade.physics.fidelity import Fidelity, LeastSquares, PoissonLikelihood, WeightedLeastSquares
+from bayescade.physics.geometry import ParallelBeam
+from bayescade.projectors import ray_transform
+from bayescade.testing import check_fidelity
+
+SINOGRAM = torch.rand(3, 1, 4, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 20
+FIDELITIES = [
+    LeastSquares(),
+    WeightedLeastSquares(torch.linspace(0, 2, 7, dtype=torch.float64)),
+    PoissonLikelihood(photons=1000.0, attenuation=0.05),
+]
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES, ids=lambda f: type(f).__name__)
+def test_value_and_gradient_conform(fidelity: Fidelity) -> None:
+    check_fidelity(fidelity, SINOGRAM)
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES, ids=lambda f: type(f).__name__)
+def test_the_image_gradient_is_autograds(fidelity: Fidelity) -> None:
+    geometry = ParallelBeam([0.1, 0.9, 1.7, 2.5], bins=7, image_shape=(5, 6))
+    operator = ray_transform(geometry, dtype=torch.float64)
+    x = torch.rand(3, 1, 5, 6, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(fidelity.value(SINOGRAM, operator(x)).sum(), x)
+    torch.testing.assert_close(fidelity.image_gradient(operator, SINOGRAM, x.detach()), expected)
+
+
+def test_least_squares_is_the_papers() -> None:
+    geometry = ParallelBeam([0.1, 0.9, 1.7, 2.5], bins=7, image_shape=(5, 6))
+    operator = ray_transform(geometry, dtype=torch.float64)
+    x = torch.rand(3, 1, 5, 6, dtype=torch.float64)
+    expected = operator.adjoint(operator(x) - SINOGRAM)
+    torch.testing.assert_close(LeastSquares().image_gradient(operator, SINOGRAM, x), expected)
+
+
+def test_poisson_is_the_negative_log_likelihood() -> None:
+    """Differences of D are differences of -log p(N | z), for whole counts N, by torch.distributions."""
+    photons, m = 500.0, 0.05
+    counts = torch.tensor([[[[300.0, 120.0, 44.0, 7.0]]]], dtype=torch.float64)
+    sinogram = -torch.log(counts / photons) / m
+    z1, z2 = sinogram + 3.0, sinogram - 2.0
+    fidelity = PoissonLikelihood(photons, m)
+
+    def nll(z: torch.Tensor) -> torch.Tensor:
+        return -torch.distributions.Poisson(photons * torch.exp(-m * z)).log_prob(counts).flatten(1).sum(1)
+
+    torch.testing.assert_close(fidelity.value(sinogram, z1) - fidelity.value(sinogram, z2), nll(z1) - nll(z2))
+
+
+def test_bad_weights_are_named() -> None:
+    with pytest.raises(UserError, match="weights: expected"):
+        WeightedLeastSquares(torch.tensor([1.0, -1.0]))
+    with pytest.raises(UserError, match="positive photons"):
+        PoissonLikelihood(0)

@@ -1,0 +1,62 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from bayescade.cli import run
+from bayescade.errors import UserError
+from bayescade.pipeline.benchmark_paper import benchmark_paper
+from bayescade.pipeline.paper_table import published
+
+
+def test_the_papers_fbp_row() -> None:
+    """All 16 numbers within 0.05 dB."""
+    rows = benchmark_paper(["fbp"])["rows"]
+    assert len(rows) == 8
+    for row in rows:
+        ellipses, head = published()["fbp"][row["case"]]
+        assert row["psnr"] == pytest.approx(ellipses, abs=0.05), row["case"]
+        assert row["psnr_shepp_logan"] == pytest.approx(head, abs=0.05), row["case"]
+
+
+def test_the_published_table() -> None:
+    table = published()
+    assert len(table) == 7
+    assert all(len(row) == 8 for row in table.values())
+    assert table["bdgd-plus"]["limited-150"] == (48.78, 52.23)
+    assert table["tv"]["sparse-8"] == (28.33, 17.90)
+
+
+def test_writes_its_table_and_keeps_its_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = [
+        "benchmark",
+        "paper",
+        "--methods",
+        "fbp",
+        "--cases",
+        "sparse-8,limited-20",
+        "--images",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
+    assert run([*line, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert json.loads((tmp_path / "table.json").read_text()) == said
+    assert "| fbp | sparse-8 |" in (tmp_path / "table.md").read_text()
+    cells = sorted((tmp_path / "cells").iterdir())
+    assert len(cells) == 2
+    changed = json.loads(cells[0].read_text()) | {"psnr": 99.0}
+    cells[0].write_text(json.dumps(changed))
+    rows = benchmark_paper(["fbp"], ["sparse-8", "limited-20"], images=2, out=str(tmp_path))["rows"]
+    assert 99.0 in [row["psnr"] for row in rows], "a cell that is there is not computed again"
+    rows = benchmark_paper(["fbp"], ["sparse-8", "limited-20"], images=2, seed=1, out=str(tmp_path))["rows"]
+    assert 99.0 not in [row["psnr"] for row in rows], "another seed is another cell"
+
+
+def test_a_damaged_cell_is_named(tmp_path: Path) -> None:
+    benchmark_paper(["fbp"], ["sparse-8"], images=1, out=str(tmp_path))
+    (cell,) = (tmp_path / "cells").iterdir()
+    cell.write_text("{")
+    with pytest.raises(UserError, match=f"{cell.name}: damaged; delete it"):
+        benchmark_paper(["fbp"], ["sparse-8"], images=1, out=str(tmp_path))

@@ -1,0 +1,210 @@
+"""Bad input of every kind gets one clear line on standard error, nothing on standard output, and exit code 2."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from bayescade.cli import run
+from bayescade.physics.cases import case_geometry
+
+GEOMETRY = json.loads(case_geometry("sparse-8").to_json())
+
+
+def write_scan(path: Path, geometry: object = GEOMETRY, **arrays: np.ndarray) -> None:
+    """A scan file with these arrays, good unless told otherwise."""
+    arrays = arrays or {"sinogram": np.ones((2, 8, 183), np.float32)}
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+        if geometry is not None:
+            file.attrs["geometry"] = geometry if isinstance(geometry, str) else json.dumps(geometry)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with good and bad files, as the working folder."""
+    monkeypatch.chdir(tmp_path)
+    sinogram = np.ones((2, 8, 183), np.float32)
+    write_scan(tmp_path / "good.h5")
+    write_scan(tmp_path / "no_geometry.h5", None)
+    write_scan(tmp_path / "no_sinogram.h5", other=sinogram)
+    write_scan(tmp_path / "bad_json.h5", "{")
+    write_scan(tmp_path / "list_json.h5", "[1]")
+    write_scan(tmp_path / "missing_key.h5", {key: value for key, value in GEOMETRY.items() if key != "bins"})
+    write_scan(tmp_path / "extra_key.h5", {**GEOMETRY, "colour": 1})
+    write_scan(tmp_path / "bad_kind.h5", {**GEOMETRY, "kind": "cone"})
+    write_scan(tmp_path / "degrees.h5", {**GEOMETRY, "angles": list(range(0, 160, 20))})
+    write_scan(tmp_path / "text_angle.h5", {**GEOMETRY, "angles": ["a"] * 8})
+    write_scan(tmp_path / "negative_width.h5", {**GEOMETRY, "bin_width": -1})
+    write_scan(tmp_path / "wrong_shape.h5", sinogram=sinogram[:, :7])
+    write_scan(tmp_path / "flat.h5", sinogram=sinogram[0])
+    write_scan(tmp_path / "no_images.h5", sinogram=sinogram[:0])
+    write_scan(tmp_path / "wrong_truth.h5", sinogram=sinogram, truth=np.ones((2, 64, 64)))
+    write_scan(tmp_path / "few_truths.h5", sinogram=sinogram, truth=np.ones((1, 128, 128)))
+    write_scan(tmp_path / "text.h5", sinogram=np.array([b"x"]))
+    broken = sinogram.copy()
+    broken[1, 3, 7] = np.nan
+    write_scan(tmp_path / "nan.h5", sinogram=broken)
+    broken[1, 3, 7] = np.inf
+    write_scan(tmp_path / "infinite.h5", sinogram=broken)
+    (tmp_path / "cut.h5").write_bytes((tmp_path / "good.h5").read_bytes()[:3000])
+    (tmp_path / "text_file.h5").write_text("hello")
+    (tmp_path / "text_file.npz").write_text("hello")
+    (tmp_path / "empty.h5").write_bytes(b"")
+    (tmp_path / "scan.tif").write_bytes(b"II")
+    (tmp_path / "sub").mkdir()
+    np.save(tmp_path / "small.npy", np.ones((2, 64, 64), np.float32))
+    np.save(tmp_path / "images.npy", np.ones((2, 128, 128), np.float32))
+    np.save(tmp_path / "nan.npy", np.full((1, 128, 128), np.nan, np.float32))
+    np.savez(tmp_path / "nothing.npz", other=np.ones(3))
+    (tmp_path / "bad.toml").write_text("bins = ")
+    (tmp_path / "unknown.toml").write_text("bins = 5\nviews = 3\ncolour = 1\n")
+    (tmp_path / "no_angles.toml").write_text("bins = 5\n")
+    (tmp_path / "no_bins.toml").write_text("views = 5\n")
+    (tmp_path / "two_angles.toml").write_text("bins = 5\nviews = 3\nangles = [0.1]\n")
+    (tmp_path / "bad_views.toml").write_text("bins = 5\nviews = -3\n")
+    (tmp_path / "degrees.toml").write_text("bins = 5\nangles = [10, 90]\n")
+    (tmp_path / "huge.toml").write_text("bins = 20000\nviews = 20000\nimage_shape = [20000, 20000]\n")
+    (tmp_path / "geo.yaml").write_text("bins: 5\n")
+    return tmp_path
+
+
+SIMULATE = "simulate --phantom ellipses --case sparse-8 -o out.h5"
+RECONSTRUCT = "reconstruct good.h5 --model fbp -o out.h5"
+
+# command line, and words its one line must have
+BAD: list[tuple[str, str]] = [
+    # files
+    ("reconstruct none.h5 --model fbp -o out.h5", "none.h5: there is no such file"),
+    ("reconstruct sub --model fbp -o out.h5", "sub: expected a file, got a folder"),
+    ("reconstruct scan.tif --model fbp -o out.h5", "expected a name that ends in .h5"),
+    ("reconstruct text_file.h5 --model fbp -o out.h5", "not a whole HDF5 file"),
+    ("reconstruct text_file.npz --model fbp -o out.h5", "not a whole NPZ file"),
+    ("reconstruct empty.h5 --model fbp -o out.h5", "not a whole HDF5 file"),
+    ("reconstruct cut.h5 --model fbp -o out.h5", "cut.h5"),
+    ("reconstruct no_geometry.h5 --model fbp -o out.h5", "expected an attribute 'geometry'"),
+    ("reconstruct no_sinogram.h5 --model fbp -o out.h5", "expected an array 'sinogram', found 'other'"),
+    ("reconstruct text.h5 --model fbp -o out.h5", "expected numbers in 'sinogram'"),
+    # geometry inside a file
+    ("reconstruct bad_json.h5 --model fbp -o out.h5", "bad_json.h5: geometry: expected JSON text"),
+    ("reconstruct list_json.h5 --model fbp -o out.h5", "expected a table"),
+    ("reconstruct missing_key.h5 --model fbp -o out.h5", "missing key 'bins'; the keys are"),
+    ("reconstruct extra_key.h5 --model fbp -o out.h5", "unknown key 'colour'; the keys are"),
+    ("reconstruct bad_kind.h5 --model fbp -o out.h5", "expected kind 'parallel'"),
+    ("reconstruct degrees.h5 --model fbp -o out.h5", "look like degrees; multiply by pi/180"),
+    ("reconstruct text_angle.h5 --model fbp -o out.h5", "angles: expected numbers"),
+    ("reconstruct negative_width.h5 --model fbp -o out.h5", "bin_width: expected a positive length, got -1"),
+    # shapes and numbers
+    ("reconstruct wrong_shape.h5 --model fbp -o out.h5", "expected 'sinogram' of shape (images, 8, 183)"),
+    ("reconstruct flat.h5 --model fbp -o out.h5", "expected 'sinogram' of shape (images, 8, 183)"),
+    ("reconstruct no_images.h5 --model fbp -o out.h5", "at least one image"),
+    ("reconstruct wrong_truth.h5 --model fbp -o out.h5", "expected 'truth' of shape (images, 128, 128)"),
+    ("reconstruct few_truths.h5 --model fbp -o out.h5", "as many truths as sinograms (2)"),
+    (
+        "reconstruct nan.h5 --model fbp -o out.h5",
+        "1 values that are NaN or infinite, the first in image 1 at row 3, column 7",
+    ),
+    ("reconstruct infinite.h5 --model fbp -o out.h5", "image 1 at row 3, column 7"),
+    # names
+    ("reconstruct good.h5 --model fpb -o out.h5", "unknown model 'fpb'; did you mean 'fbp'?"),
+    ("reconstruct good.h5 --model bdgd-plus/sparse-3 -o out.h5", "unknown model 'bdgd-plus/sparse-3'"),
+    ("evaluate nope --case sparse-8", "unknown model 'nope'"),
+    ("benchmark paper --methods fbp,nope", "unknown method 'nope'"),
+    ("benchmark paper --methods fbp --cases sparse-x", "unknown case 'sparse-x'"),
+    ("simulate --phantom elipses --case sparse-8 -o out.h5", "unknown phantom 'elipses'; did you mean 'ellipses'?"),
+    ("simulate --phantom ellipses --case spars-8 -o out.h5", "expected sparse-N (N views) or limited-N"),
+    (SIMULATE + " --split tests", "unknown split 'tests'; there are: train, validation, calibration, test"),
+    ("benchmark", "Missing command"),
+    ("benchmark papers", "papers"),
+    ("recontruct good.h5", "recontruct"),
+    # options
+    (RECONSTRUCT + " --samples 0", "--samples: expected a whole number from 1"),
+    (RECONSTRUCT + " --samples many", "expected a whole number, got 'many'"),
+    (RECONSTRUCT + " --device tpu", "--device: expected auto, cpu or cuda, got 'tpu'"),
+    (RECONSTRUCT + " --set window=box", "unknown window 'box'; there are: ram-lak"),
+    (RECONSTRUCT + " --set windw=hann", "unknown setting 'windw'; did you mean 'window'?"),
+    (RECONSTRUCT + " --set window=3", "window: expected text, got 3"),
+    (RECONSTRUCT + " --set window", "expected key=value"),
+    (RECONSTRUCT + " --colour red", "--colour"),
+    ("reconstruct good.h5 --model fbp", "-o"),
+    ("reconstruct --model fbp -o out.h5", "See: bayescade reconstruct --help"),
+    (SIMULATE + " --noise -1", "noise: expected a number of at least 0"),
+    (SIMULATE + " --noise nan", "noise: expected a number of at least 0"),
+    (SIMULATE + " --photons -5", "photons: expected a positive count"),
+    (SIMULATE + " --photons 100 --attenuation 0", "attenuation: expected a positive number"),
+    (SIMULATE + " --images 0", "--images: expected a number of at least 1"),
+    (SIMULATE + " --seed -1", "seed: expected a whole number of at least 0, got -1"),
+    (SIMULATE + " --noise some", "expected a number, got 'some'"),
+    (SIMULATE + " --images 1.5", "expected a whole number, got '1.5'"),
+    (SIMULATE + " --grid-factor 0", "from 1 to 8"),
+    (SIMULATE + " --geometry bad.toml", "expected one of --case (e.g. --case sparse-32) and --geometry"),
+    ("simulate --phantom ellipses -o out.h5", "got neither"),
+    ("evaluate fbp", "got neither"),
+    ("benchmark paper --methods fbp --images 101", "has 100 images, got 101"),
+    # geometry files
+    ("simulate --phantom ellipses --geometry none.toml -o out.h5", "none.toml: there is no such file"),
+    ("simulate --phantom ellipses --geometry bad.toml -o out.h5", "bad.toml: expected a TOML file"),
+    ("simulate --phantom ellipses --geometry geo.yaml -o out.h5", "ends in .toml or .json"),
+    ("simulate --phantom ellipses --geometry unknown.toml -o out.h5", "unknown.toml: geometry: unknown key 'colour'"),
+    (
+        "simulate --phantom ellipses --geometry no_angles.toml -o out.h5",
+        "one of angles, angles_degrees, views, got none",
+    ),
+    ("simulate --phantom ellipses --geometry two_angles.toml -o out.h5", "got angles and views"),
+    ("simulate --phantom ellipses --geometry no_bins.toml -o out.h5", "missing key 'bins'"),
+    ("simulate --phantom ellipses --geometry bad_views.toml -o out.h5", "views: expected a whole number"),
+    ("simulate --phantom ellipses --geometry degrees.toml -o out.h5", "look like degrees"),
+    ("simulate --phantom ellipses --geometry huge.toml -o out.h5", "needs about"),
+    # images
+    ("simulate --phantom none.npy --case sparse-8 -o out.h5", "none.npy: there is no such file"),
+    ("simulate --phantom small.npy --case sparse-8 -o out.h5", "these have 64 x 64; use a geometry file"),
+    ("simulate --phantom nan.npy --case sparse-8 -o out.h5", "NaN"),
+    ("simulate --phantom nothing.npz --case sparse-8 -o out.h5", "expected an array 'images', found 'other'"),
+    ("simulate --phantom images.npy --case sparse-8 --images 3 -o out.h5", "the file holds 2 images, 3 were asked for"),
+    ("evaluate fbp --case sparse-8 --truth small.npy", "these have 64 x 64"),
+    # places to write
+    ("reconstruct good.h5 --model fbp -o out.txt", "expected a name that ends in .h5"),
+    ("reconstruct good.h5 --model fbp -o none/out.h5", "mkdir -p none"),
+    ("reconstruct good.h5 --model fbp -o good.h5", "this is the scan itself"),
+    ("simulate --phantom ellipses --case sparse-8 -o sub", "expected a name that ends in"),
+    ("demo --out good.h5", "cannot make this folder"),
+    ("evaluate fbp --case sparse-8 --report good.h5", "cannot make this folder"),
+]
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("extra", [[], ["--json"]], ids=["words", "json"])
+@pytest.mark.parametrize(("line", "words"), BAD, ids=[f"{number}" for number in range(len(BAD))])
+def test_bad_input(line: str, words: str, extra: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = listing(folder)
+    code = run([*line.split(), *extra])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, ""), err
+    assert err.startswith("bayescade: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert "Traceback" not in err
+    assert listing(folder) == before, "a file was left behind or changed"
+
+
+@pytest.mark.parametrize(("line", "words"), [BAD[0], BAD[3], BAD[23], BAD[25], BAD[40]])
+def test_bad_input_as_a_process(line: str, words: str, folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bayescade", *line.split()], capture_output=True, text=True, cwd=folder
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
+
+
+def test_the_table_is_long_enough() -> None:
+    assert len(BAD) >= 40
+    assert len({line for line, _ in BAD}) == len(BAD)
