@@ -119,7 +119,7 @@ BAD: list[tuple[str, str]] = [
     ("simulate --phantom elipses --case sparse-8 -o out.h5", "unknown phantom 'elipses'; did you mean 'ellipses'?"),
     ("simulate --phantom ellipses --case spars-8 -o out.h5", "expected sparse-N (N views) or limited-N"),
     (SIMULATE + " --split tests", "unknown split 'tests'; there are: train, validation, calibration, test"),
-    ("benchmark", "Missing command"),
+    ("benchmark", "See: bayescade benchmark --help"),
     ("benchmark papers", "papers"),
     ("recontruct good.h5", "recontruct"),
     # options

@@ -1,0 +1,29 @@
+# `make demo` and `make test` need Python 3.11 or newer and make; they make .venv on the first run.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test clean
+
+demo: .venv/core
+	$(BIN)/bayescade demo --out demo
+
+test: .venv/dev
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+.venv/core: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/dev: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@ .venv/core
+
+.venv/bin/python:
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'bayescade needs Python 3.11 or newer; try: make PYTHON=python3.11')"
+	$(PYTHON) -m venv .venv
+
+clean:
+	rm -rf .venv demo

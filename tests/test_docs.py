@@ -1,0 +1,45 @@
+"""What the documents show works as shown."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from bayescade.cli import run
+from bayescade.physics.cases import case_geometry
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
+        assert target.startswith("http") or (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_python_in_the_documents_runs(path: Path) -> None:
+    geometry = case_geometry("sparse-32")
+    for code in blocks(path, "python"):
+        exec(code, {"sinogram": torch.rand(1, 1, *geometry.sinogram_shape)})
+
+
+def test_the_readme_commands_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        line for block in blocks(ROOT / "README.md", "") for line in block.splitlines() if line.startswith("bayescade ")
+    ]
+    assert len(lines) >= 5
+    for line in lines:
+        assert run(line.split("#")[0].split()[1:]) == 0, line
+    (tmp_path / "geo.toml").write_text(blocks(ROOT / "README.md", "toml")[0])
+    assert run(["simulate", "--phantom", "ellipses", "--geometry", "geo.toml", "--photons", "1e5", "-o", "own.h5"]) == 0
+    capsys.readouterr()
