@@ -61,6 +61,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.save(tmp_path / "small.npy", np.ones((2, 64, 64), np.float32))
     np.save(tmp_path / "images.npy", np.ones((2, 128, 128), np.float32))
     np.save(tmp_path / "nan.npy", np.full((1, 128, 128), np.nan, np.float32))
+    write_scan(tmp_path / "truth.h5", None, truth=np.ones((2, 128, 128), np.float32))
+    (tmp_path / "taken" / "figure.png").mkdir(parents=True)
     np.savez(tmp_path / "nothing.npz", other=np.ones(3))
     (tmp_path / "bad.toml").write_text("bins = ")
     (tmp_path / "unknown.toml").write_text("bins = 5\nviews = 3\ncolour = 1\n")
@@ -70,6 +72,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "bad_views.toml").write_text("bins = 5\nviews = -3\n")
     (tmp_path / "degrees.toml").write_text("bins = 5\nangles = [10, 90]\n")
     (tmp_path / "huge.toml").write_text("bins = 20000\nviews = 20000\nimage_shape = [20000, 20000]\n")
+    with h5py.File(tmp_path / "number_geometry.h5", "w") as file:
+        file["sinogram"] = sinogram
+        file.attrs["geometry"] = 5
+    with h5py.File(tmp_path / "link.h5", "w") as file:
+        file["sinogram"] = h5py.SoftLink("/nowhere")
+        file.attrs["geometry"] = json.dumps(GEOMETRY)
+    with h5py.File(tmp_path / "group.h5", "w") as file:
+        file.create_group("sinogram")
+        file.attrs["geometry"] = json.dumps(GEOMETRY)
+    write_scan(tmp_path / "list_kind.h5", {**GEOMETRY, "kind": ["parallel"]})
+    write_scan(tmp_path / "text_bins.h5", {**GEOMETRY, "bins": "183"})
+    write_scan(tmp_path / "far.h5", {**GEOMETRY, "offset": 1e6})
+    write_scan(tmp_path / "too_large.h5", sinogram=sinogram.astype(np.float64) * 1e300)
+    (tmp_path / "small.npz").write_bytes((tmp_path / "small.npy").read_bytes())
+    np.savez(tmp_path / "pickled.npz", images=np.array([{"a": 1}], dtype=object))
+    (tmp_path / "list_arc.toml").write_text("bins = 5\nviews = 3\narc_degrees = [1, 2]\n")
+    (tmp_path / "no_arc.toml").write_text("bins = 5\nviews = 3\narc_degrees = 0\n")
+    (tmp_path / "deep.json").write_text("[" * 100000)
+    (tmp_path / "large_image.toml").write_text("bins = 1\nviews = 1\nimage_shape = [50000, 50000]\n")
     (tmp_path / "geo.yaml").write_text("bins: 5\n")
     return tmp_path
 
@@ -98,7 +119,10 @@ BAD: list[tuple[str, str]] = [
     ("reconstruct bad_kind.h5 --model fbp -o out.h5", "expected kind 'parallel'"),
     ("reconstruct degrees.h5 --model fbp -o out.h5", "look like degrees; multiply by pi/180"),
     ("reconstruct text_angle.h5 --model fbp -o out.h5", "angles: expected numbers"),
-    ("reconstruct negative_width.h5 --model fbp -o out.h5", "bin_width: expected a positive length, got -1"),
+    (
+        "reconstruct negative_width.h5 --model fbp -o out.h5",
+        "bin_width: expected a positive length from 1e-9 to 1e9, got -1",
+    ),
     # shapes and numbers
     ("reconstruct wrong_shape.h5 --model fbp -o out.h5", "expected 'sinogram' of shape (images, 8, 183)"),
     ("reconstruct flat.h5 --model fbp -o out.h5", "expected 'sinogram' of shape (images, 8, 183)"),
@@ -107,7 +131,7 @@ BAD: list[tuple[str, str]] = [
     ("reconstruct few_truths.h5 --model fbp -o out.h5", "as many truths as sinograms (2)"),
     (
         "reconstruct nan.h5 --model fbp -o out.h5",
-        "1 values that are NaN or infinite, the first in image 1 at row 3, column 7",
+        "has 1 values that are NaN or infinite or too large, the first in image 1 at row 3, column 7",
     ),
     ("reconstruct infinite.h5 --model fbp -o out.h5", "image 1 at row 3, column 7"),
     # names
@@ -138,7 +162,7 @@ BAD: list[tuple[str, str]] = [
     (SIMULATE + " --photons -5", "photons: expected a positive count"),
     (SIMULATE + " --photons 100 --attenuation 0", "attenuation: expected a positive number"),
     (SIMULATE + " --images 0", "--images: expected a number of at least 1"),
-    (SIMULATE + " --seed -1", "seed: expected a whole number of at least 0, got -1"),
+    (SIMULATE + " --seed -1", "seed: expected a whole number of at least 0 and below 2^63, got -1"),
     (SIMULATE + " --noise some", "expected a number, got 'some'"),
     (SIMULATE + " --images 1.5", "expected a whole number, got '1.5'"),
     (SIMULATE + " --grid-factor 0", "from 1 to 8"),
@@ -167,10 +191,37 @@ BAD: list[tuple[str, str]] = [
     ("simulate --phantom nothing.npz --case sparse-8 -o out.h5", "expected an array 'images', found 'other'"),
     ("simulate --phantom images.npy --case sparse-8 --images 3 -o out.h5", "the file holds 2 images, 3 were asked for"),
     ("evaluate fbp --case sparse-8 --truth small.npy", "these have 64 x 64"),
+    # files by another hand
+    ("reconstruct number_geometry.h5 --model fbp -o out.h5", "expected text in the attribute 'geometry', got 5"),
+    ("reconstruct link.h5 --model fbp -o out.h5", "link.h5"),
+    ("reconstruct group.h5 --model fbp -o out.h5", "group.h5"),
+    ("reconstruct list_kind.h5 --model fbp -o out.h5", "expected kind"),
+    ("reconstruct text_bins.h5 --model fbp -o out.h5", "bins: expected numbers, got ['183']"),
+    ("reconstruct far.h5 --model fbp -o out.h5", "no ray meets the image"),
+    ("reconstruct too_large.h5 --model fbp -o out.h5", "too large"),
+    ("simulate --phantom small.npz --case sparse-8 -o out.h5", "not a whole NPZ file"),
+    ("simulate --phantom pickled.npz --case sparse-8 -o out.h5", "pickled.npz"),
+    ("simulate --phantom ellipses --geometry list_arc.toml -o out.h5", "arc_degrees: expected a number of degrees"),
+    ("simulate --phantom ellipses --geometry no_arc.toml -o out.h5", "arc_degrees: expected an arc"),
+    ("simulate --phantom ellipses --geometry deep.json -o out.h5", "expected JSON text"),
+    ("simulate --phantom ellipses --geometry large_image.toml -o out.h5", "needs about"),
+    # seeds and noise, the same for every command
+    ("benchmark paper --methods fbp --seed -1 --out table", "seed: expected a whole number"),
+    (RECONSTRUCT + " --seed -1", "seed: expected a whole number"),
+    (SIMULATE + " --seed 18446744073709551616", "seed: expected a whole number"),
+    ("evaluate fbp --case sparse-8 --noise nan", "noise: expected"),
+    (SIMULATE + " --photons 1e20", "photons: expected a positive count"),
+    (SIMULATE + " --photons 1e9 --noise -3", "noise: expected"),
     # places to write
+    ("simulate --phantom images.npy --case sparse-8 -o images.npy", "expected a name that ends in"),
+    ("simulate --phantom truth.h5 --case sparse-8 -o truth.h5", "this is the input itself"),
+    ("reconstruct good.h5 --model fbp -o good.h5/out.h5", "is a file, not a folder"),
+    ("demo --out here --device tpu", "--device: expected"),
+    ("demo --out taken", "expected a file name to write to, got a folder"),
+    ("evaluate nope --case sparse-8 --report here", "unknown model"),
     ("reconstruct good.h5 --model fbp -o out.txt", "expected a name that ends in .h5"),
     ("reconstruct good.h5 --model fbp -o none/out.h5", "mkdir -p none"),
-    ("reconstruct good.h5 --model fbp -o good.h5", "this is the scan itself"),
+    ("reconstruct good.h5 --model fbp -o good.h5", "this is the input itself"),
     ("simulate --phantom ellipses --case sparse-8 -o sub", "expected a name that ends in"),
     ("demo --out good.h5", "cannot make this folder"),
     ("evaluate fbp --case sparse-8 --report good.h5", "cannot make this folder"),
@@ -178,7 +229,7 @@ BAD: list[tuple[str, str]] = [
 
 
 def listing(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
 
 
 @pytest.mark.parametrize("extra", [[], ["--json"]], ids=["words", "json"])

@@ -13,7 +13,7 @@ PACKAGE = Path(bayescade.__file__).parent
 
 LEVELS = [
     {"errors"},
-    {"shelf", "files", "progress"},
+    {"shelf", "files", "progress", "devices"},
     {"config", "physics", "results"},
     {"projectors", "phantoms", "metrics"},
     {"data", "figures"},

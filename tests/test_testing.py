@@ -82,8 +82,9 @@ class Careless(Reconstructor):
 
     def __init__(self, fault: str):
         self.fault = fault
+        self.sinogram_shape = self.geometry.sinogram_shape
 
-    def __call__(self, sinogram: Tensor, *, samples: int = 100, seed: int = 0) -> Reconstruction:
+    def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
         image = torch.zeros(2, 1, 3, 3)
         if self.fault == "changes":
             sinogram += 1

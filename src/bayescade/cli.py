@@ -6,6 +6,7 @@ Standard output has the answer (with `--json` one JSON object), standard error h
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -26,8 +27,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: bayescade demo",
 )
-benchmark = typer.Typer(help="Measure the quality of methods.")
+benchmark = typer.Typer(
+    help="Measure the quality of methods.", epilog="Example: bayescade benchmark paper --methods fbp"
+)
 app.add_typer(benchmark, name="benchmark")
 
 
@@ -233,7 +238,7 @@ def benchmark_paper(
 @app.command(epilog="Example: bayescade models --json")
 def models(json_output: Json = False, device: Device = "auto") -> None:
     """List the models there are."""
-    from bayescade.pipeline.device import choose_device
+    from bayescade.devices import choose_device
     from bayescade.pipeline.models import list_models
 
     choose_device(device)
@@ -301,4 +306,5 @@ def _fail(message: str, code: int) -> int:
 
 def main() -> None:
     """Entry point of the command."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop cleans up like an interruption
     sys.exit(run())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bayescade.errors import UserError
-from bayescade.files import check_readable
+from bayescade.files import read_text
 from bayescade.shelf import unknown
 
 Settings = TypeVar("Settings")
@@ -29,10 +29,10 @@ def load_settings(
 
 def read_toml(path: Path | str) -> dict[str, Any]:
     """The file's table."""
-    check_readable(path)
+    text = read_text(path)
     try:
-        return tomllib.loads(Path(path).read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: expected a TOML file, got something else ({error})") from None
 
 
@@ -43,7 +43,7 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise UserError(f"--set: expected key=value, got '{text}'")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key.strip(), value.strip()
 
 

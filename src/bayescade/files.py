@@ -5,10 +5,15 @@ a text entry of its own; one that bears the name of an array gets `_attribute` b
 """
 
 import contextlib
+import errno
+import hashlib
 import json
 import os
-import re
+import secrets
+import shutil
+import socket
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +28,21 @@ from bayescade.errors import UserError
 HDF5_SUFFIXES = (".h5", ".hdf5")
 SUFFIXES = (*HDF5_SUFFIXES, ".npz")
 Attribute = str | int | float
+SPARE_BYTES = 1_000_000  # left free on a disk: HDF5 crashes when it cannot write out what it holds
+
+# What reading a damaged file, or one by another hand, may raise from inside h5py and numpy.
+FAULTS = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    MemoryError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @contextlib.contextmanager
@@ -32,14 +52,20 @@ def replacing(path: Path | str) -> Iterator[Path]:
     A process that dies in between leaves `path` as it was; what it left under the temporary name is removed by the next
     write to the same path.
     """
-    path = Path(path)
     check_writable(path)
-    _remove_partials(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    path = Path(os.path.realpath(path))
+    _remove_remains(path)
+    partial = path.with_name(f"{_remains_of(path)}{os.getpid()}-{secrets.token_hex(4)}.partial")
+    try:
+        partial.touch()
+    except OSError as error:
+        raise UserError(f"{path}: cannot write here ({error.strerror}); choose another place") from None
     try:
         yield partial
         with partial.open("rb+") as written:
             os.fsync(written.fileno())
+        if path.exists():
+            shutil.copymode(path, partial)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
@@ -48,30 +74,62 @@ def replacing(path: Path | str) -> Iterator[Path]:
 def check_writable(path: Path | str) -> None:
     """Raises when a file cannot be put at `path`, before any work is done for it."""
     path = Path(path)
+    if not str(path).strip("."):
+        raise UserError("expected a file name to write to, got none")
     if path.is_dir():
-        raise UserError(f"{path}: expected a file name to write to, got a folder; add a name, e.g. {path / 'out.h5'}")
+        raise UserError(f"{path}: expected a file name to write to, got a folder; add a name")
+    if path.parent.exists() and not path.parent.is_dir():
+        raise UserError(f"{path}: {path.parent} is a file, not a folder; choose another place")
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist; make it with: mkdir -p {path.parent}")
     if not os.access(path.parent, os.W_OK):
-        raise UserError(f"{path}: the folder {path.parent} is not writable; choose another with -o")
+        raise UserError(f"{path}: the folder {path.parent} is not writable; choose another place")
+    if len(os.fsencode(path.name)) > 255:
+        raise UserError(f"{path.name:.40}...: the name is longer than 255 bytes; choose a shorter one")
+
+
+def check_other_file(out: Path | str, *inputs: Path | str | None) -> None:
+    """Raises when the file to write is one of those that are read."""
+    for given in inputs:
+        if given and Path(out).exists() and Path(given).exists() and Path(out).samefile(given):
+            raise UserError(f"{out}: this is the input itself; write to another file")
 
 
 def make_folder(path: Path | str) -> Path:
     """The folder, made if it is not there."""
-    path = Path(path)
+    check_folder(path)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{path}: cannot make this folder ({error.strerror}); choose another") from None
-    return path
+    return Path(path)
 
 
-def _remove_partials(path: Path) -> None:
-    pattern = re.compile(re.escape(f".{path.name}.") + r"([0-9]+)\.partial")
-    for other in path.parent.glob(f".{path.name}.*.partial"):
-        match = pattern.fullmatch(other.name)
-        if match and not _alive(int(match[1])):
-            other.unlink(missing_ok=True)
+def check_folder(path: Path | str, *names: str) -> None:
+    """Raises when the folder cannot be there, or one of the files to be written into it is a folder."""
+    if not str(path):
+        raise UserError("expected a folder's name, got nothing")
+    if Path(path).exists() and not Path(path).is_dir():
+        raise UserError(f"{path}: cannot make this folder (it is a file); choose another")
+    for name in names:
+        if Path(path).is_dir():
+            check_writable(Path(path) / name)
+
+
+def _remains_of(path: Path) -> str:
+    """How the temporary names of this host's writers of `path` begin."""
+    name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:10]
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+    return f".bayescade-{name}-{host}-"
+
+
+def _remove_remains(path: Path) -> None:
+    start = _remains_of(path)
+    for other in os.listdir(path.parent):
+        if other.startswith(start) and other.endswith(".partial"):
+            process = other.removeprefix(start).split("-")[0]
+            if process.isdigit() and not _alive(int(process)):
+                (path.parent / other).unlink(missing_ok=True)
 
 
 def _alive(process: int) -> bool:
@@ -85,9 +143,9 @@ def _alive(process: int) -> bool:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """The text as a file, whole or not at all."""
+    """The text as a UTF-8 file, whole or not at all."""
     with replacing(path) as partial:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8", errors="replace")
 
 
 def write_json(path: Path | str, value: Any) -> None:
@@ -95,9 +153,14 @@ def write_json(path: Path | str, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
+def suffix(path: Path | str) -> str:
+    """How the name ends, in lower case."""
+    return Path(path).suffix.lower()
+
+
 def check_suffix(path: Path | str) -> None:
     """Raises unless the name ends like a file of arrays."""
-    if Path(path).suffix not in SUFFIXES:
+    if suffix(path) not in SUFFIXES:
         raise UserError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}, got '{Path(path).suffix}'")
 
 
@@ -117,11 +180,13 @@ class ArrayWriter:
 
     def __enter__(self) -> Self:
         self._partial = self._stack.enter_context(replacing(self._path))
-        self._file = _new_hdf5(self._partial) if self._path.suffix in HDF5_SUFFIXES else None
+        self._file = _new_hdf5(self._partial) if suffix(self._path) in HDF5_SUFFIXES else None
         return self
 
     def append(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Puts the arrays behind what is there under their names."""
+        if self._file is not None:
+            _check_space(self._partial, sum(array.nbytes for array in arrays.values()))
         for name, array in arrays.items():
             if self._file is None:
                 self._parts.setdefault(name, []).append(array)
@@ -131,6 +196,8 @@ class ArrayWriter:
                 dataset = self._file[name]
                 dataset.resize(len(dataset) + len(array), axis=0)
                 dataset[-len(array) :] = array
+        if self._file is not None:
+            self._file.flush()
 
     def attribute(self, name: str, value: Attribute) -> None:
         """Sets an attribute of the file."""
@@ -170,6 +237,15 @@ def _new_hdf5(path: Path) -> h5py.File:
     return h5py.File(path, "w", libver=("v108", "v110"))
 
 
+def _check_space(path: Path, needed: int) -> None:
+    """Raises when the disk has no room for so many bytes more."""
+    free = shutil.disk_usage(path.parent).free
+    if free < needed + SPARE_BYTES:
+        raise OSError(
+            errno.ENOSPC, f"no room on the disk: {needed / 1e6:.1f} MB more are needed, {free / 1e6:.1f} MB are free"
+        )
+
+
 def _chunk(array: NDArray[Any]) -> tuple[int, ...]:
     return (1, *(max(1, size) for size in array.shape[1:]))
 
@@ -179,8 +255,9 @@ class ArrayReader:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
-        check_readable(self.path)
+        check_readable(path)
         self._file = _open(self.path)
+        self._whole: dict[str, NDArray[Any]] = {}  # arrays of an NPZ, which can only be read whole
 
     def __enter__(self) -> Self:
         return self
@@ -198,41 +275,68 @@ class ArrayReader:
         if name not in self._file:
             raise UserError(f"{self.path}: expected an array '{name}', found {_listing(self.names)}")
         with self._faults():
-            array = self._file[name]
-        if not hasattr(array, "shape") or array.dtype.kind not in "fiub":
-            raise UserError(f"{self.path}: expected numbers in '{name}', got {getattr(array, 'dtype', 'a group')}")
+            array = self._whole.get(name)
+            if array is None:
+                array = self._file[name]
+                if not isinstance(self._file, h5py.File):
+                    self._whole[name] = array
+            if array.dtype.kind not in "fiub" or array.shape is None:
+                raise UserError(f"{self.path}: expected numbers in '{name}', got {array.dtype}")
         return array
 
     def read(self, name: str, first: int | None = None, last: int | None = None) -> NDArray[np.float32]:
         """Rows `first` to `last` - 1 of an array as float32."""
-        with self._faults():
-            return np.asarray(self.array(name)[first:last], dtype=np.float32)
+        array = self.array(name)
+        with self._faults(), np.errstate(over="ignore"):
+            return np.asarray(array[first:last]).astype(np.float32)
 
-    def attribute(self, name: str) -> Any:
-        """An attribute, or None where there is none."""
-        if isinstance(self._file, h5py.File):
-            value = self._file.attrs.get(name)
-        else:
-            key = f"{name}_attribute" if f"{name}_attribute" in self._file else name
-            with self._faults():
+    def attribute(self, name: str) -> Attribute | None:
+        """A text or a number, or None where there is none."""
+        with self._faults():
+            if isinstance(self._file, h5py.File):
+                value = self._file.attrs.get(name)
+            else:
+                key = f"{name}_attribute" if f"{name}_attribute" in self._file else name
                 value = self._file.get(key)
-            value = None if value is None or np.ndim(value) else value.item()
-        return value.decode() if isinstance(value, bytes) else value
+                value = value.item() if value is not None and np.ndim(value) == 0 else None
+            if value is None:
+                return None
+            value = value.decode() if isinstance(value, bytes) else value
+            value = value.item() if isinstance(value, np.generic) else value
+            if not isinstance(value, str | int | float):
+                raise UserError(f"{self.path}: expected text or a number in the attribute '{name}', got {value!r:.40}")
+            return value
+
+    def text(self, name: str) -> str | None:
+        """An attribute that must be text."""
+        value = self.attribute(name)
+        if value is not None and not isinstance(value, str):
+            raise UserError(f"{self.path}: expected text in the attribute '{name}', got {value!r:.40}")
+        return value
+
+    def whole(self, name: str) -> int:
+        """An attribute that must be a whole number; 0 where there is none."""
+        value = self.attribute(name) or 0
+        if isinstance(value, str) or value != int(value):
+            raise UserError(f"{self.path}: expected a whole number in the attribute '{name}', got {value!r:.40}")
+        return int(value)
 
     @contextlib.contextmanager
     def _faults(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, EOFError, zipfile.BadZipFile) as error:
-            raise UserError(f"{self.path}: the file is damaged ({error}); make or copy it again") from None
-        except ValueError as error:
-            if isinstance(error, UserError):
-                raise
-            raise UserError(f"{self.path}: the file holds no plain array ({error})") from None
+        except UserError:
+            raise
+        except FAULTS as error:
+            raise UserError(
+                f"{self.path}: the file is damaged or of another kind ({error}); make or copy it again"
+            ) from None
 
 
 def check_readable(path: Path | str) -> None:
     """Raises unless there is a file to read."""
+    if not str(path):
+        raise UserError("expected the name of a file to read, got nothing")
     path = Path(path)
     if path.is_dir():
         raise UserError(f"{path}: expected a file, got a folder")
@@ -242,15 +346,25 @@ def check_readable(path: Path | str) -> None:
         raise UserError(f"{path}: no permission to read this file")
 
 
+def read_text(path: Path | str) -> str:
+    """The text of a UTF-8 file."""
+    check_readable(path)
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: expected a text file in UTF-8 ({error})") from None
+
+
 def _open(path: Path) -> Any:
     check_suffix(path)
+    kind = "HDF5" if suffix(path) in HDF5_SUFFIXES else "NPZ"
     try:
-        if path.suffix in HDF5_SUFFIXES:
-            return h5py.File(path, "r")
-        return np.load(path, allow_pickle=False)
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile):
-        kind = "NPZ" if path.suffix == ".npz" else "HDF5"
-        raise UserError(f"{path}: not a whole {kind} file (damaged, cut short, or of another kind)") from None
+        file = h5py.File(path, "r") if kind == "HDF5" else np.load(path, allow_pickle=False)
+    except FAULTS:
+        file = None
+    if not isinstance(file, h5py.File | np.lib.npyio.NpzFile):
+        raise UserError(f"{path}: not a whole {kind} file (damaged, cut short, or of another kind)")
+    return file
 
 
 def _listing(names: list[str]) -> str:
@@ -258,11 +372,11 @@ def _listing(names: list[str]) -> str:
 
 
 def check_finite(what: str, array: Any, first: int = 0) -> None:
-    """Raises when a number is NaN or infinite, and says where the first one is."""
+    """Raises when a number is NaN or infinite (or too large for float32), and says where the first one is."""
     bad = ~np.isfinite(array)
     if bad.any():
-        image, row, column = (int(place) for place in np.argwhere(bad)[0])
+        place = [int(index) for index in np.argwhere(bad)[0]]
         raise UserError(
-            f"{what} has {int(bad.sum())} values that are NaN or infinite, the first in image {first + image} at row {row}, "
-            f"column {column}; mend or mask them"
+            f"{what} has {int(bad.sum())} values that are NaN or infinite or too large, the first in image "
+            f"{first + place[0]} at row {place[-2]}, column {place[-1]}; mend or mask them"
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayescade.errors import UserError
-from bayescade.files import ArrayReader, ArrayWriter, Attribute
+from bayescade.files import ArrayReader, ArrayWriter, Attribute, check_finite
 
 # Arrays of a result file, with (images, height, width) in front or, for `samples`, (images, samples, height, width).
 MAPS = ("image", "aleatoric", "epistemic", "mc_standard_error", "lower", "upper", "truth", "support")
@@ -38,9 +38,24 @@ class Reconstruction:
     support: Tensor | None = None  # 1 where the data see the pixel, 0 where they do not
     samples: int = 0  # Monte-Carlo samples behind the maps; 0 for a method without chance
     seed: int = 0
+    settings: str | None = None  # JSON text of the method's settings
     calibration: str | None = None  # the sentence that says what the interval guarantees
     warning: str | None = None  # why this result should not be trusted
     scores: Mapping[str, list[float | None]] | None = None  # per image, when the truth is known
+
+    def __post_init__(self) -> None:
+        if self.image.ndim != 4 or self.image.shape[1] != 1 or self.image.numel() == 0:
+            raise UserError(f"image: expected shape (batch, 1, height, width), got {tuple(self.image.shape)}")
+        for name in MAPS[1:]:
+            value = getattr(self, name)
+            if value is not None and value.shape != self.image.shape:
+                raise UserError(
+                    f"{name}: expected the image's shape {tuple(self.image.shape)}, got {tuple(value.shape)}"
+                )
+        if self.draws is not None and self.draws.shape[1:] != self.image.shape:
+            raise UserError(
+                f"draws: expected shape (samples, {tuple(self.image.shape)}), got {tuple(self.draws.shape)}"
+            )
 
     @property
     def variance(self) -> Tensor:
@@ -72,24 +87,47 @@ class Reconstruction:
     def load(cls, path: Path | str) -> Self:
         """Reads a result file."""
         with ArrayReader(path) as file:
-            maps = {name: torch.from_numpy(file.read(name))[:, None] for name in MAPS if name in file.names}
-            if "image" not in maps:
+            if "image" not in file.names:
                 raise UserError(f"{path}: not a result file (there is no array 'image'); make one with: reconstruct")
             draws = None
             if "samples" in file.names and file.array("samples").ndim == 4:  # in an NPZ it may be the number only
                 draws = torch.from_numpy(file.read("samples")).transpose(0, 1)[:, :, None]
-            scores = file.attribute("scores")
-            return cls(
-                **maps,
-                draws=draws,
-                model=str(file.attribute("model") or "unknown"),
-                geometry=str(file.attribute("geometry") or "{}"),
-                samples=int(file.attribute("samples") or 0),
-                seed=int(file.attribute("seed") or 0),
-                calibration=file.attribute("calibration"),
-                warning=file.attribute("warning"),
-                scores=None if scores is None else json.loads(scores),
-            )
+            maps = {name: _read_map(file, name) for name in MAPS if name in file.names}
+            try:
+                return cls(
+                    **maps,
+                    draws=draws,
+                    model=file.text("model") or "unknown",
+                    geometry=file.text("geometry") or "{}",
+                    samples=file.whole("samples"),
+                    seed=file.whole("seed"),
+                    settings=file.text("settings"),
+                    calibration=file.text("calibration"),
+                    warning=file.text("warning"),
+                    scores=_read_scores(file),
+                )
+            except UserError as error:
+                raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+
+
+def _read_map(file: ArrayReader, name: str) -> Tensor:
+    array = file.read(name)
+    if array.ndim != 3:
+        raise UserError(f"{file.path}: expected '{name}' of shape (images, height, width), got {array.shape}")
+    return torch.from_numpy(array)[:, None]
+
+
+def _read_scores(file: ArrayReader) -> dict[str, list[float | None]] | None:
+    text = file.text("scores")
+    if text is None:
+        return None
+    try:
+        scores = json.loads(text)
+    except ValueError:
+        scores = None
+    if not isinstance(scores, dict):
+        raise UserError(f"{file.path}: expected a JSON object in the attribute 'scores', got {text!r:.40}")
+    return scores
 
 
 class ResultWriter:
@@ -107,6 +145,8 @@ class ResultWriter:
         """Puts the images of one batch behind those that are there."""
         maps = {name: getattr(result, name) for name in MAPS}
         arrays = {name: _numpy(value[:, 0]) for name, value in maps.items() if value is not None}
+        for name, array in arrays.items():
+            check_finite(f"{result.model}: {name}", array)
         if result.draws is not None:
             arrays["samples"] = _numpy(result.draws[:, :, 0].transpose(0, 1))
         self._arrays.append(arrays)
@@ -115,6 +155,7 @@ class ResultWriter:
             "geometry": result.geometry,
             "samples": result.samples,
             "seed": result.seed,
+            "settings": result.settings,
             "calibration": result.calibration,
             "warning": result.warning,
         }
@@ -137,16 +178,46 @@ def _numpy(tensor: Tensor) -> Any:
 
 
 class Reconstructor(ABC):
-    """A method made ready for a geometry: sinograms in, a `Reconstruction` out."""
+    """A method made ready for a geometry: sinograms in, a `Reconstruction` out. Methods fill in `reconstruct`."""
 
     name: str
+    sinogram_shape: tuple[int, int]  # (views, bins)
 
-    @abstractmethod
     def __call__(
         self,
-        sinogram: Tensor,  # (batch, 1, views, bins), physical units
+        sinogram: Any,  # (batch, 1, views, bins), (batch, views, bins) or (views, bins); a tensor or an array, physical units
         *,
         samples: int = 100,
         seed: int = 0,
     ) -> Reconstruction:
-        """The reconstruction of each sinogram; methods without chance ignore `samples` and `seed`."""
+        """The reconstruction of each sinogram; methods without chance ignore `samples`."""
+        return self.reconstruct(as_sinograms(sinogram, self.sinogram_shape), samples=samples, seed=seed)
+
+    @abstractmethod
+    def reconstruct(
+        self,
+        sinogram: Tensor,  # (batch, 1, views, bins), float32, finite
+        *,
+        samples: int,
+        seed: int,
+    ) -> Reconstruction:
+        """What `__call__` gives, of sinograms that have been checked."""
+
+
+def as_sinograms(data: Any, shape: tuple[int, int]) -> Tensor:
+    """The data as sinograms (batch, 1, views, bins) in float32; raises when they are not."""
+    views, bins = shape
+    try:
+        tensor = torch.as_tensor(data)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"sinogram: expected a tensor or an array of numbers, got {type(data).__name__}") from None
+    if tensor.layout != torch.strided or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise UserError(f"sinogram: expected dense real numbers, got {tensor.layout} {tensor.dtype}")
+    if tensor.ndim in (2, 3) and tuple(tensor.shape[-2:]) == shape:
+        tensor = tensor.reshape(-1, 1, views, bins)
+    if tensor.ndim != 4 or tuple(tensor.shape[1:]) != (1, views, bins) or len(tensor) == 0:
+        raise UserError(f"sinogram: expected shape (batch, 1, {views}, {bins}), got {tuple(tensor.shape)}")
+    tensor = tensor.to(torch.float32)
+    if not bool(torch.isfinite(tensor).all()):
+        check_finite("sinogram", tensor.detach().cpu().numpy())
+    return tensor

@@ -24,6 +24,6 @@ def take(shelf: ModuleType, name: str) -> ModuleType:
 
 def unknown(what: str, name: str, known: list[str]) -> str:
     """One line for a name nobody knows: the name, the nearest one, and all that there are."""
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else "."
     return f"unknown {what} '{name}'{hint} There {'is' if len(known) == 1 else 'are'}: {', '.join(known)}"

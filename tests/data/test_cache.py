@@ -25,6 +25,14 @@ def test_made_once_and_found_again(tmp_path: Path) -> None:
     assert calls == [4.0, 5.0]
 
 
+def test_without_a_place_for_it_there_is_no_cache(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    calls: list[float] = []
+    for _ in range(2):
+        cached({"x": 1}, maker(4.0, calls), tmp_path / "file" / "cache")
+    assert calls == [4.0, 4.0]
+
+
 @pytest.mark.parametrize("damage", ["cut", "flip", "swap", "empty"])
 def test_a_damaged_file_is_named_and_made_again(tmp_path: Path, damage: str) -> None:
     calls: list[float] = []

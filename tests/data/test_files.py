@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h5py
@@ -18,7 +20,7 @@ from bayescade.data.images import read_images
 from bayescade.data.scan import ScanReader, ScanWriter
 from bayescade.data.simulate import Noise, Scans
 from bayescade.errors import UserError
-from bayescade.files import ArrayReader, ArrayWriter, replacing, write_json
+from bayescade.files import ArrayReader, ArrayWriter, _remains_of, replacing, write_json
 from bayescade.results import ResultWriter
 
 GEOMETRY = ParallelBeam([0.1, 0.5, 1.0], bins=7, image_shape=(5, 6))
@@ -143,13 +145,89 @@ def test_a_failure_inside_leaves_the_old_file_and_nothing_else(tmp_path: Path, s
 
 def test_the_remains_of_a_dead_process_are_removed(tmp_path: Path) -> None:
     process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    remains = tmp_path / f".out.json.{process.stdout.strip()}.partial"
+    start = _remains_of(tmp_path / "out.json")
+    remains = tmp_path / f"{start}{process.stdout.strip()}-00.partial"
     remains.write_text("half")
-    other = tmp_path / f".out.json.{os.getpid()}.partial.json"
-    other.write_text("not ours")
+    other = tmp_path / f"{start}{os.getpid()}-00.partial"
+    other.write_text("of a process that lives")
     write_json(tmp_path / "out.json", {"a": 1})
     assert not remains.exists()
     assert other.exists()
+
+
+def test_threads_do_not_disturb_each_other(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: write_json(tmp_path / "out.json", [n] * 1000), range(40)))
+    assert len(set(json.loads((tmp_path / "out.json").read_text()))) == 1
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["a**b.json", "o[1].json", "größe.json", "n" * 250 + ".json", "-o.json"])
+def test_names_of_any_kind(tmp_path: Path, name: str) -> None:
+    write_json(tmp_path / name, {"a": 1})
+    assert [found.name for found in tmp_path.iterdir()] == [name]
+
+
+def test_a_link_and_its_mode_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "real.json").chmod(0o600)
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    write_json(tmp_path / "link.json", {"a": 1})
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "real.json").read_text()) == {"a": 1}
+    assert (tmp_path / "real.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_full_disk_is_said_before_hdf5_meets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=2_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(OSError, match="no room on the disk: 8"), ArrayWriter(tmp_path / "out.h5") as writer:
+        writer.append({"a": np.zeros((1, 1000, 1000))})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image": torch.zeros(1, 5, 6)}, "image: expected shape"),
+        ({"truth": torch.zeros(1, 1, 5, 6)}, "truth: expected the image's shape"),
+        ({"draws": torch.zeros(2, 1, 5, 6)}, "draws: expected shape"),
+    ],
+)
+def test_a_result_of_odd_shapes_cannot_be_made(change: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Reconstruction(**{"image": torch.zeros(2, 1, 5, 6), "model": "fbp", "geometry": "{}", **change})
+
+
+@pytest.mark.parametrize(
+    ("arrays", "attributes", "message"),
+    [
+        ({"image": np.zeros((16, 16))}, {}, "expected 'image' of shape"),
+        ({"other": np.zeros((2, 4, 4))}, {}, "not a result file"),
+        ({"image": np.zeros((2, 4, 4)), "truth": np.zeros((1, 4, 4))}, {}, "truth: expected the image's shape"),
+        ({"image": np.zeros((2, 4, 4))}, {"samples": "many"}, "expected a whole number in the attribute 'samples'"),
+        ({"image": np.zeros((2, 4, 4))}, {"seed": [1, 2]}, "attribute 'seed'"),
+        ({"image": np.zeros((2, 4, 4))}, {"model": 3}, "expected text in the attribute 'model'"),
+        ({"image": np.zeros((2, 4, 4))}, {"scores": "{"}, "expected a JSON object"),
+        ({"image": np.zeros((2, 4, 4))}, {"scores": h5py.Empty("f")}, "attribute 'scores'"),
+        ({"image": np.zeros((2, 4, 4))}, {"geometry": np.bytes_(b"\xff")}, "damaged or of another kind"),
+    ],
+)
+def test_bad_result_files_are_named(tmp_path: Path, arrays: dict, attributes: dict, message: str) -> None:
+    with h5py.File(tmp_path / "bad.h5", "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+        for name, value in attributes.items():
+            file.attrs[name] = value
+    with pytest.raises(UserError, match=rf"bad\.h5.*{message}"):
+        Reconstruction.load(tmp_path / "bad.h5")
+
+
+def test_a_result_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
+    bad = Reconstruction(image=torch.full((1, 1, 2, 2), float("nan")), model="fbp", geometry="{}")
+    with pytest.raises(UserError, match="fbp: image has 4 values that are NaN"):
+        bad.save(tmp_path / "out.h5")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_json_has_no_nan(tmp_path: Path) -> None:

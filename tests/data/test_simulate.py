@@ -4,7 +4,7 @@ import torch
 
 from bayescade.data.simulate import Noise, add_noise, chunks, scan_batches, scan_set
 from bayescade.data.sources import image_source
-from bayescade.data.splits import SPLITS, split_seed
+from bayescade.data.splits import SPLITS, derived_seed, split_seed
 from bayescade.errors import UserError
 from bayescade.physics.cases import case_geometry
 from bayescade.projectors import ray_transform
@@ -21,7 +21,9 @@ def test_the_four_splits_are_disjoint() -> None:
 
 
 def test_seeds_of_splits_are_all_different() -> None:
-    assert len({split_seed(seed, split) for seed in range(100) for split in SPLITS}) == 400
+    seeds = [*range(100), *(2**power for power in range(7, 63)), *(2**32 + n for n in range(1, 5))]
+    assert len({split_seed(seed, split) for seed in seeds for split in SPLITS}) == 4 * len(seeds)
+    assert len({derived_seed(5), derived_seed(5, 0), derived_seed(5, 0, 0), derived_seed("5", 0)}) == 4
 
 
 @pytest.mark.parametrize(("seed", "split"), [(0, "training"), (-1, "test")])

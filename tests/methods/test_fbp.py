@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,42 @@ def test_conforms() -> None:
     geometry = case_geometry("sparse-8")
     result = check_method(fbp.build(geometry, fbp.Settings()), geometry)
     assert result.aleatoric is None
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 8, 183), (2, 8, 183), (8, 183)])
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int16, "torch"])
+def test_arrays_and_missing_axes_are_welcome(shape: tuple[int, ...], kind: object) -> None:
+    method = fbp.build(case_geometry("sparse-8"), fbp.Settings())
+    data = torch.ones(shape) if kind == "torch" else np.ones(shape, kind)
+    assert method(data).image.shape == (2 if len(shape) > 2 else 1, 1, 128, 128)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (torch.rand(1, 1, 8, 100), r"expected shape \(batch, 1, 8, 183\), got \(1, 1, 8, 100\)"),
+        (torch.rand(3, 2, 1, 8, 183), "expected shape"),
+        (torch.rand(0, 1, 8, 183), "expected shape"),
+        (torch.tensor(1.0), "expected shape"),
+        (torch.full((8, 183), float("nan")), "1464 values that are NaN"),
+        (torch.rand(8, 183, dtype=torch.complex64), "real numbers"),
+        (torch.rand(8, 183).to_sparse(), "dense real numbers"),
+        ("sinogram", "expected a tensor or an array"),
+        (None, "expected a tensor or an array"),
+        (np.array([{"a": 1}], dtype=object), "expected a tensor or an array"),
+    ],
+)
+def test_what_is_no_sinogram_is_named(data: object, message: str) -> None:
+    method = fbp.build(case_geometry("sparse-8"), fbp.Settings())
+    with pytest.raises(UserError, match=message):
+        method(data)
+
+
+def test_the_result_says_how_it_was_made() -> None:
+    method = fbp.build(case_geometry("sparse-8"), fbp.Settings("hann"))
+    result = method(torch.rand(8, 183), seed=5)
+    assert result.settings == '{"window": "hann"}'
+    assert result.seed == 5
 
 
 def test_the_window_is_used() -> None:

@@ -54,5 +54,5 @@ def test_poisson_is_the_negative_log_likelihood() -> None:
 def test_bad_weights_are_named() -> None:
     with pytest.raises(UserError, match="weights: expected"):
         WeightedLeastSquares(torch.tensor([1.0, -1.0]))
-    with pytest.raises(UserError, match="positive photons"):
+    with pytest.raises(UserError, match="photons: expected a positive count"):
         PoissonLikelihood(0)

@@ -62,6 +62,13 @@ def test_rays_satisfy_their_line_equation() -> None:
         ({"pixel_size": -1.0}, "positive length"),
         ({"offset": float("inf")}, "finite"),
         ({"image_shape": (3,)}, "two numbers"),
+        ({"bins": "183"}, "expected numbers"),
+        ({"bins": True}, "expected numbers"),
+        ({"bins": 10**400}, "expected numbers"),
+        ({"bins": 10**12}, "positive whole number up to"),
+        ({"angles": np.array([1 + 1j])}, "expected numbers"),
+        ({"bin_width": 1e-300}, "positive length from"),
+        ({"offset": 1e6}, "no ray meets the image"),
         ({"image_shape": (3, 0)}, "positive whole number"),
     ],
 )

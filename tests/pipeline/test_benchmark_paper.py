@@ -46,17 +46,19 @@ def test_writes_its_table_and_keeps_its_cells(tmp_path: Path, capsys: pytest.Cap
     assert "| fbp | sparse-8 |" in (tmp_path / "table.md").read_text()
     cells = sorted((tmp_path / "cells").iterdir())
     assert len(cells) == 2
-    changed = json.loads(cells[0].read_text()) | {"psnr": 99.0}
-    cells[0].write_text(json.dumps(changed))
+    stored = json.loads(cells[0].read_text())
+    stored["row"]["psnr"] = 99.0
+    cells[0].write_text(json.dumps(stored))
     rows = benchmark_paper(["fbp"], ["sparse-8", "limited-20"], images=2, out=str(tmp_path))["rows"]
     assert 99.0 in [row["psnr"] for row in rows], "a cell that is there is not computed again"
     rows = benchmark_paper(["fbp"], ["sparse-8", "limited-20"], images=2, seed=1, out=str(tmp_path))["rows"]
     assert 99.0 not in [row["psnr"] for row in rows], "another seed is another cell"
 
 
-def test_a_damaged_cell_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["{", "{}", "null", "[]", '{"key": 1, "row": {}}'])
+def test_a_damaged_cell_is_named(tmp_path: Path, text: str) -> None:
     benchmark_paper(["fbp"], ["sparse-8"], images=1, out=str(tmp_path))
     (cell,) = (tmp_path / "cells").iterdir()
-    cell.write_text("{")
+    cell.write_text(text)
     with pytest.raises(UserError, match=f"{cell.name}: damaged; delete it"):
         benchmark_paper(["fbp"], ["sparse-8"], images=1, out=str(tmp_path))

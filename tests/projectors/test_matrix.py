@@ -158,6 +158,26 @@ def test_wrong_shapes_and_types_are_named() -> None:
         operator.adjoint(torch.zeros(1, 1, 8, 5))
     with pytest.raises(UserError, match="float64"):
         operator(torch.zeros(1, 1, 128, 128, dtype=torch.float64))
+    with pytest.raises(UserError, match="expected a torch tensor"):
+        operator(np.zeros((1, 1, 128, 128)))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="expected shape"):
+        operator(torch.zeros(0, 1, 128, 128))
+    with pytest.raises(UserError, match="expected shape"):
+        operator.fbp(torch.zeros(1, 1, 8, 5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sparse-32",), "expected a geometry"),
+        ((case_geometry("sparse-8"), "tpu"), "expected auto, cpu or cuda"),
+        ((case_geometry("sparse-8"), "cuda:99"), "no such GPU"),
+        ((case_geometry("sparse-8"), "cpu", torch.float16), "float32 or torch.float64"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: tuple, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ray_transform(*arguments)
 
 
 @pytest.mark.gpu

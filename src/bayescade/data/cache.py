@@ -1,4 +1,4 @@
-"""A cache of arrays, keyed by the hash of everything that determines them.
+"""A cache of arrays, keyed by the hash of everything that determines them. Where it cannot be written, there is none.
 
 A file is named by its key and holds it; it is written whole or not at all, and one that is damaged or does not hold its
 key is named and made again, never trusted (an NPZ carries a checksum of every array).
@@ -34,7 +34,7 @@ def cached(
 ) -> Arrays:
     """The arrays for the key: from the cache, or made now and put there."""
     text = json.dumps(key, sort_keys=True, allow_nan=False)
-    folder = make_folder(folder or cache_folder())
+    folder = folder or cache_folder()
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.npz"
     if path.exists():
         try:
@@ -42,9 +42,13 @@ def cached(
         except UserError as error:
             warnings.warn(f"{error} It is made again.", stacklevel=2)
     arrays = make()
-    with ArrayWriter(path) as writer:
-        writer.attribute("key", text)
-        writer.append(arrays)
+    try:
+        make_folder(folder)
+        with ArrayWriter(path) as writer:
+            writer.attribute("key", text)
+            writer.append(arrays)
+    except (UserError, OSError):
+        pass  # no cache, no harm: they are made again next time
     return arrays
 
 

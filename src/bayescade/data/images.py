@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bayescade.errors import UserError
-from bayescade.files import SUFFIXES, ArrayReader, check_finite, check_readable
+from bayescade.files import FAULTS, SUFFIXES, ArrayReader, check_finite, check_readable, suffix
 
 
 def read_images(
@@ -15,19 +15,20 @@ def read_images(
     shape: tuple[int, int] | None = None,  # expected (height, width)
 ) -> Tensor:
     """Images of a file, (images, 1, height, width), float32; values should lie in about [0, 1]."""
-    path = Path(path)
     check_readable(path)
-    if path.suffix == ".npy":
+    path = Path(path)
+    if suffix(path) == ".npy":
         array = _read_npy(path)
-    elif path.suffix in SUFFIXES:
+    elif suffix(path) in SUFFIXES:
         with ArrayReader(path) as file:
             name = next((name for name in ("images", "truth") if name in file.names), "images")
-            array = np.asarray(file.array(name))
+            array = file.read(name)
     else:
         raise UserError(f"{path}: expected images as .npy, {', '.join(SUFFIXES)}, got '{path.suffix}'")
     if array.dtype.kind not in "fiub":
         raise UserError(f"{path}: expected numbers, got {array.dtype}")
-    array = array.astype(np.float32)
+    with np.errstate(over="ignore"):
+        array = array.astype(np.float32)
     if array.ndim == 2:
         array = array[None]
     if array.ndim != 3 or 0 in array.shape:
@@ -44,5 +45,5 @@ def read_images(
 def _read_npy(path: Path) -> np.ndarray:
     try:
         return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, EOFError, ValueError):
+    except FAULTS:
         raise UserError(f"{path}: not a whole NPY file of plain numbers") from None

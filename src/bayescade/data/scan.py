@@ -34,7 +34,10 @@ class ScanWriter:
 
     def append(self, scans: Scans) -> None:
         """Puts scans behind those that are there."""
-        self._arrays.append({"sinogram": _rows(scans.sinogram), "truth": _rows(scans.truth)})
+        arrays = {"sinogram": _rows(scans.sinogram), "truth": _rows(scans.truth)}
+        for name, array in arrays.items():
+            check_finite(f"the simulated {name}", array)
+        self._arrays.append(arrays)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -60,17 +63,26 @@ class ScanReader:
     def __init__(self, path: Path | str):
         self._file = ArrayReader(path)
         self._path = path
-        text = self._file.attribute("geometry")
+        try:
+            self._check_all()
+        except BaseException:
+            self._file.__exit__()
+            raise
+
+    def _check_all(self) -> None:
+        text = self._file.text("geometry")
         if text is None:
-            raise UserError(f"{path}: expected an attribute 'geometry' (JSON text); make scan files with: simulate")
+            raise UserError(
+                f"{self._path}: expected an attribute 'geometry' (JSON text); make scan files with: simulate"
+            )
         try:
             self.geometry = geometry_from_json(text)
         except UserError as error:
-            raise UserError(f"{path}: {error}") from None
+            raise UserError(f"{self._path}: {error}") from None
         self.count = self._check("sinogram", self.geometry.sinogram_shape)
         self.has_truth = "truth" in self._file.names
         if self.has_truth and self._check("truth", self.geometry.image_shape) != self.count:
-            raise UserError(f"{path}: expected as many truths as sinograms ({self.count})")
+            raise UserError(f"{self._path}: expected as many truths as sinograms ({self.count})")
 
     def _check(self, name: str, shape: tuple[int, int]) -> int:
         array = self._file.array(name)

@@ -12,7 +12,7 @@ from bayescade.data.sources import Source
 from bayescade.data.splits import derived_seed
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
-from bayescade.physics.noise import gaussian_noise, poisson_noise
+from bayescade.physics.noise import check_photons, check_relative, gaussian_noise, poisson_noise
 from bayescade.projectors import ray_transform
 
 CACHE_VERSION = 1  # raise it when simulated data change for the same settings
@@ -26,6 +26,11 @@ class Noise:
     relative: float = 0.01  # standard deviation over the mean |A x| of the image; not used with photons
     photons: float = 0.0  # per bin with nothing in the way; 0 = Gaussian noise
     attenuation: float = 0.02  # of an image value of 1 over a length of 1; used with photons only
+
+    def __post_init__(self) -> None:
+        check_relative(self.relative)
+        if self.photons:
+            check_photons(self.photons, self.attenuation)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +51,7 @@ def add_noise(
     """The sinograms with noise."""
     noisy = []
     for place, one in enumerate(sinogram.split(1), first):
-        generator = torch.Generator().manual_seed(derived_seed(seed, place, 0x4015E))
+        generator = torch.Generator().manual_seed(derived_seed(seed, "noise", place))
         if noise.photons:
             noisy.append(poisson_noise(one, noise.photons, noise.attenuation, generator=generator))
         else:

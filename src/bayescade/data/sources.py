@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from bayescade import phantoms, shelf
 from bayescade.data.images import read_images
 from bayescade.data.splits import split_seed
 from bayescade.errors import UserError
-from bayescade.files import SUFFIXES
+from bayescade.files import SUFFIXES, suffix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +34,7 @@ def image_source(
     device: torch.device | str = "cpu",
 ) -> Source:
     """The images of that name."""
-    if Path(name).suffix in (*SUFFIXES, ".npy"):
+    if suffix(name) in (*SUFFIXES, ".npy"):
         return file_source(name, shape)
     known = shelf.names(phantoms)
     if name not in known:

@@ -10,6 +10,7 @@ from bayescade.figures.panels import draw_panels, reconstruction_panels
 from bayescade.files import make_folder, write_json, write_text
 from bayescade.results import Reconstruction
 
+REPORT_FILES = ("report.html", "figure.png", "scores.json")
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "table{border-collapse:collapse}td,th{padding:.2rem .8rem;border-bottom:1px solid #ddd;text-align:right}"

@@ -1,6 +1,7 @@
 """Filtered back-projection: the reconstruction that everything else is measured against."""
 
 import dataclasses
+import json
 from typing import final
 
 import torch
@@ -39,13 +40,13 @@ class FBP(Reconstructor):
     def __init__(self, operator: RayTransform, settings: Settings):
         self.operator = operator
         self.settings = settings
+        self.sinogram_shape = operator.geometry.sinogram_shape
 
-    def __call__(
-        self,
-        sinogram: Tensor,  # (batch, 1, views, bins)
-        *,
-        samples: int = 100,
-        seed: int = 0,
-    ) -> Reconstruction:
-        image = self.operator.fbp(sinogram.to(self.operator.device, self.operator.dtype), self.settings.window)
-        return Reconstruction(image=image, model=self.name, geometry=self.operator.geometry.to_json())
+    def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
+        return Reconstruction(
+            image=self.operator.fbp(sinogram.to(self.operator.device), self.settings.window),
+            model=self.name,
+            geometry=self.operator.geometry.to_json(),
+            seed=seed,
+            settings=json.dumps(dataclasses.asdict(self.settings)),
+        )

@@ -16,6 +16,13 @@ CHUNK = {"cpu": 200_000, "cuda": 50_000_000}
 VALUE, AXIS_0, AXIS_1, CENTRE_0, CENTRE_1, ROTATION = range(6)
 
 
+def uniforms(count: int, columns: int, *, seed: int, first: int = 0) -> NDArray[np.float64]:
+    """Rows `first` to `first` + `count` - 1 of an endless table of uniform numbers, (count, columns)."""
+    stream = np.random.PCG64(seed)
+    stream.advance(first * columns)  # a number costs one step
+    return np.random.Generator(stream).random((count, columns))
+
+
 def grid_axis(size: int, longest: int, supersample: int = 1) -> NDArray[np.float64]:
     """Coordinates of the sample points along an axis of `size` pixels; the longest axis reaches from -1 to 1."""
     pixel = np.arange(size * supersample) / supersample + (0.5 / supersample - 0.5) - (size - 1) / 2

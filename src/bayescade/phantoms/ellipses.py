@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayescade.phantoms._raster import normalised, raster
+from bayescade.phantoms._raster import normalised, raster, uniforms
 
 FEWEST, MOST = 5, 9
 PAPER_SEED = 222
@@ -44,8 +44,7 @@ def images_of(
 
 def draw(count: int, *, seed: int, first: int = 0) -> NDArray[np.float64]:
     """Ellipse tables of the images, (count, 9, 6); ellipses beyond an image's number have value 0."""
-    rng = np.random.default_rng(np.random.SeedSequence([seed, 0xE111]))
-    u = rng.random((first + count, 1 + MOST * 7))[first:]
+    u = uniforms(count, 1 + MOST * 7, seed=seed, first=first)
     number = FEWEST + np.floor(u[:, :1] * (MOST - FEWEST + 1))
     u = u[:, 1:].reshape(count, MOST, 7)
     value = abs(u[..., 0] - 0.5) * (-0.5 * np.log1p(-u[..., 1]))

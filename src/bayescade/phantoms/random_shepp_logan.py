@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayescade.phantoms._raster import AXIS_0, CENTRE_0, ROTATION, VALUE, normalised, raster
+from bayescade.phantoms._raster import AXIS_0, CENTRE_0, ROTATION, VALUE, normalised, raster, uniforms
 from bayescade.phantoms.shepp_logan import ELLIPSES
 
 AXES, CENTRE, TURN, CONTRAST = 0.15, 0.03, math.radians(10), 0.3
@@ -35,8 +35,7 @@ def generate(
 
 def draw(count: int, *, seed: int, first: int = 0) -> NDArray[np.float64]:
     """Ellipse tables of the images, (count, 10, 6)."""
-    rng = np.random.default_rng(np.random.SeedSequence([seed, 0x51E9]))
-    u = rng.uniform(-1, 1, (first + count, len(ELLIPSES) + 1, 6))[first:]
+    u = 2 * uniforms(count, (len(ELLIPSES) + 1) * 6, seed=seed, first=first).reshape(count, -1, 6) - 1
     each, whole = u[:, :-1], u[:, -1]
     tables = np.repeat(ELLIPSES[None], count, axis=0)
     tables[:, 1:, VALUE] *= 1 + CONTRAST * each[:, 1:, 0]

@@ -25,7 +25,7 @@ PAPER_CASES = (
 
 def case_geometry(case: str, size: int = 128) -> ParallelBeam:
     """The parallel-beam geometry of a case on a grid of size x size pixels of size 1."""
-    match = re.fullmatch(r"(sparse|limited)-([0-9]{1,5})", case)
+    match = re.fullmatch(r"(sparse|limited)-([0-9]{1,5})", str(case))
     number = int(match[2]) if match else 0
     if match is None or number < 1:
         raise UserError(f"unknown case '{case}'; expected sparse-N (N views) or limited-N (N degrees), e.g. sparse-32")

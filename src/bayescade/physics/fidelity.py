@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescade.errors import UserError
+from bayescade.physics.noise import check_photons
 from bayescade.physics.operator import LinearOperator
 
 
@@ -87,8 +88,7 @@ class PoissonLikelihood(Fidelity):
     """
 
     def __init__(self, photons: float, attenuation: float = 0.02):
-        if not photons > 0 or not attenuation > 0:
-            raise UserError(f"expected positive photons and attenuation, got {photons} and {attenuation}")
+        check_photons(photons, attenuation)
         self.photons = photons
         self.attenuation = attenuation
 

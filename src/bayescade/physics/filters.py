@@ -32,10 +32,11 @@ def ramp_kernel(bins: int, bin_width: float, window: str = "ram-lak") -> Tensor:
     if window not in WINDOWS:
         raise UserError(f"unknown window '{window}'; there are: {', '.join(WINDOWS)}")
     count = 2 * bins - 1
-    u = (torch.arange(count, dtype=torch.float64) - count // 2 - 0.5) / count
+    place = torch.arange(count, dtype=torch.float64)
+    u = (place + 0.5) / count
+    u = torch.where(u > 0.5, u - 1, u)
     ramp = u.abs() * WINDOWS[window](u) / bin_width
-    taps = torch.arange(bins, dtype=torch.float64)
-    half = (ramp * torch.cos(2 * math.pi * taps[:, None] * u)).sum(1) / count
+    half = (torch.fft.ifft(ramp) * torch.exp(1j * math.pi * place / count)).real[:bins]
     return torch.cat([half.flip(0), half[1:]])
 
 

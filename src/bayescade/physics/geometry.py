@@ -24,6 +24,8 @@ from bayescade.errors import UserError
 
 # Larger than any scan of a few turns in radians, smaller than most scans in degrees.
 LARGEST_ANGLE = 8 * math.pi
+LARGEST_COUNT = 10_000_000
+LARGEST_LENGTH = 1e9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +50,7 @@ class Geometry(ABC):
             raise UserError(
                 f"angles: expected radians, got values up to {largest:g}, which look like degrees; multiply by pi/180"
             )
-        shape = _numbers("image_shape", self.image_shape)
-        if len(shape) != 2:
+        if len(_numbers("image_shape", self.image_shape)) != 2:
             raise UserError(f"image_shape: expected two numbers (height, width), got {list(self.image_shape)}")
         object.__setattr__(self, "angles", angles)
         object.__setattr__(self, "image_shape", tuple(_count("image_shape", n) for n in self.image_shape))
@@ -57,6 +58,16 @@ class Geometry(ABC):
         object.__setattr__(self, "offset", _numbers("offset", [self.offset])[0])
         for name in self._lengths():
             object.__setattr__(self, name, _length(name, getattr(self, name)))
+        self._check_coverage()
+
+    def _check_coverage(self) -> None:
+        reach = math.hypot(*self.image_shape) * self.pixel_size / 2
+        nearest = float(self.ray_distances().min())
+        if nearest > reach + self.pixel_size:
+            raise UserError(
+                f"no ray meets the image: the nearest passes the centre at {nearest:g} and the image ends at {reach:g}; "
+                "check offset, bin_width and pixel_size, which share one unit"
+            )
 
     @classmethod
     def _lengths(cls) -> tuple[str, ...]:
@@ -66,6 +77,10 @@ class Geometry(ABC):
     @abstractmethod
     def rays(self, first: int, last: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """A point on each ray of views `first` to `last` - 1, and its unit direction: two (views, bins, 2) arrays."""
+
+    @abstractmethod
+    def ray_distances(self) -> NDArray[np.float64]:
+        """How far from the centre of rotation the ray of each bin passes, (bins,)."""
 
     @property
     @abstractmethod
@@ -112,6 +127,9 @@ class ParallelBeam(Geometry):
     def ray_spacing(self) -> float:
         return self.bin_width
 
+    def ray_distances(self) -> NDArray[np.float64]:
+        return abs(self.bin_positions())
+
     def rays(self, first: int, last: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         angles = np.asarray(self.angles[first:last])[:, None]
         normals = np.stack([np.cos(angles), np.sin(angles)], axis=-1)  # (views, 1, 2)
@@ -127,7 +145,7 @@ def geometry_from_json(text: str | bytes) -> Geometry:
     """The geometry written by `Geometry.to_json`; unknown and missing keys are errors that name them."""
     try:
         values = json.loads(text)
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"geometry: expected JSON text, got something else ({error})") from None
     return geometry_from_dict(values)
 
@@ -138,7 +156,7 @@ def geometry_from_dict(values: Any) -> Geometry:
         raise UserError(f"geometry: expected a table of keys and values, got {type(values).__name__}")
     values = dict(values)
     kind = values.pop("kind", None)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise UserError(f"geometry: expected kind {_alternatives(KINDS)}, got {kind!r}")
     fields = dataclasses.fields(KINDS[kind])
     known = [field.name for field in fields]
@@ -158,8 +176,11 @@ def _alternatives(names: Any) -> str:
 def _numbers(name: str, values: Any) -> tuple[float, ...]:
     """Finite numbers as a tuple of floats."""
     try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiu":
+            raise TypeError
+        array = array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
         raise UserError(f"{name}: expected numbers, got {values!r:.60}") from None
     if array.ndim != 1:
         raise UserError(f"{name}: expected a list of numbers, got an array of {array.ndim} dimensions")
@@ -172,14 +193,14 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
 def _count(name: str, value: Any) -> int:
     """A positive whole number."""
     (number,) = _numbers(name, [value])
-    if number < 1 or number != int(number):
-        raise UserError(f"{name}: expected a positive whole number, got {value!r}")
+    if number < 1 or number != int(number) or number > LARGEST_COUNT:
+        raise UserError(f"{name}: expected a positive whole number up to {LARGEST_COUNT}, got {value!r:.60}")
     return int(number)
 
 
 def _length(name: str, value: Any) -> float:
     """A positive number."""
     (number,) = _numbers(name, [value])
-    if number <= 0:
-        raise UserError(f"{name}: expected a positive length, got {value!r}")
+    if not 1 / LARGEST_LENGTH <= number <= LARGEST_LENGTH:
+        raise UserError(f"{name}: expected a positive length from 1e-9 to 1e9, got {value!r}")
     return number

@@ -13,8 +13,7 @@ def gaussian_noise(
     generator: torch.Generator,
 ) -> Tensor:
     """The sinogram plus Gaussian noise of standard deviation `relative` times the mean |A x| of each image (the paper)."""
-    if not 0 <= relative < float("inf"):
-        raise UserError(f"noise: expected a number of at least 0 (0.01 is 1 %), got {relative}")
+    check_relative(relative)
     std = relative * sinogram.abs().mean(dim=(-3, -2, -1), keepdim=True)
     draw = torch.randn(sinogram.shape, generator=generator, dtype=sinogram.dtype, device=generator.device)
     return sinogram + std * draw.to(sinogram.device)
@@ -32,10 +31,21 @@ def poisson_noise(
     `photons` arrive at a bin when nothing is in the way; `attenuation` is that of an image value of 1 over a length of 1
     (water is about 0.02 per millimetre). A bin that counts nothing is taken as half a photon.
     """
-    if not 0 < photons < float("inf"):
-        raise UserError(f"photons: expected a positive count per bin, e.g. 1e5, got {photons}")
-    if not 0 < attenuation < float("inf"):
-        raise UserError(f"attenuation: expected a positive number, e.g. 0.02, got {attenuation}")
+    check_photons(photons, attenuation)
     expected = photons * torch.exp(-attenuation * sinogram.to(generator.device, torch.float64))
     counts = torch.poisson(expected, generator=generator).clamp_min(0.5)
     return (-torch.log(counts / photons) / attenuation).to(sinogram.device, sinogram.dtype)
+
+
+def check_relative(relative: float) -> None:
+    """Raises unless it is a level of relative noise."""
+    if not 0 <= relative <= 1e6:
+        raise UserError(f"noise: expected a number of at least 0 (0.01 is 1 %), got {relative}")
+
+
+def check_photons(photons: float, attenuation: float) -> None:
+    """Raises unless photons can be counted so."""
+    if not 1 <= photons <= 1e15:
+        raise UserError(f"photons: expected a positive count per bin from 1 to 1e15, e.g. 1e5, got {photons}")
+    if not 1e-9 <= attenuation <= 1e9:
+        raise UserError(f"attenuation: expected a positive number, e.g. 0.02, got {attenuation}")

@@ -11,11 +11,12 @@ import torch
 
 from bayescade import __version__, methods, shelf
 from bayescade.data.simulate import Noise, Scans, add_noise
+from bayescade.data.splits import check_seed
+from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.files import make_folder, write_json, write_text
+from bayescade.files import check_folder, make_folder, read_text, write_json, write_text
 from bayescade.phantoms import ellipses, shepp_logan
 from bayescade.physics.cases import PAPER_CASES, case_geometry
-from bayescade.pipeline.device import choose_device
 from bayescade.pipeline.evaluate import score, score_row
 from bayescade.pipeline.models import load_model
 from bayescade.pipeline.paper_table import published
@@ -55,6 +56,9 @@ def benchmark_paper(
 ) -> dict[str, Any]:
     """Rows of the table; with `out` also table.md and table.json there, and cells that are done are not done again."""
     check_samples(samples)
+    check_seed(seed)
+    if out is not None:
+        check_folder(out, "table.json", "table.md")
     if not 1 <= images <= ellipses.PAPER_TEST:
         raise UserError(f"--images: the paper's test set has {ellipses.PAPER_TEST} images, got {images}")
     chosen = [case_checked(case) for case in cases or PAPER_CASES]
@@ -87,12 +91,8 @@ def cell(
     """One row, computed or found from an earlier run."""
     path = folder / key.file_name() if folder is not None else None
     if path is not None and path.exists():
-        try:
-            row: dict[str, Any] = json.loads(path.read_text())
-            advance(len(truth))
-            return row
-        except ValueError:
-            raise UserError(f"{path}: damaged; delete it and run the same command again") from None
+        advance(len(truth))
+        return stored_cell(path, key)
     geometry = case_geometry(key.case)
     method = load_model(key.method, geometry, device=device)
     sinogram = add_noise(ray_transform(geometry, device)(truth), NOISE, seed=key.seed)
@@ -100,8 +100,20 @@ def cell(
     row = score_row(key.method, key.case, key.images, {name: values[:-1] for name, values in scores.items()})
     row["psnr_shepp_logan"] = mean(scores["psnr"][-1:])
     if path is not None:
-        write_json(path, row)
+        write_json(path, {"key": dataclasses.asdict(key), "row": row})
     return row
+
+
+def stored_cell(path: Path, key: CellKey) -> dict[str, Any]:
+    """The row of an earlier run; raises when the file does not hold it."""
+    try:
+        stored = json.loads(read_text(path))
+        if stored["key"] == dataclasses.asdict(key) and stored["row"].keys() >= {"method", "case", "psnr", "status"}:
+            row: dict[str, Any] = stored["row"]
+            return row
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise UserError(f"{path}: damaged; delete it and run the same command again")
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:

@@ -7,20 +7,22 @@ from typing import Any
 
 from bayescade.data.simulate import Noise, scan_batches
 from bayescade.data.sources import image_source
+from bayescade.devices import choose_device
 from bayescade.figures.panels import draw_panels, reconstruction_panels
-from bayescade.files import make_folder
+from bayescade.files import check_folder, make_folder
 from bayescade.physics.cases import case_geometry
-from bayescade.pipeline.device import choose_device
 from bayescade.pipeline.models import load_model
 from bayescade.pipeline.scores import image_scores
 
+FILES = ("reconstruction.h5", "figure.png")
 CASE, MODEL, SEED = "sparse-32", "fbp", 0
 
 
 def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
     """Writes reconstruction.h5 and figure.png into the folder; says how well it went."""
-    folder = make_folder(out)
+    check_folder(out, *FILES)
     place = choose_device(device)
+    folder = make_folder(out)
     geometry = case_geometry(CASE)
     source = image_source("ellipses", geometry.image_shape, seed=SEED, device=place)
     (scans,) = scan_batches(source, geometry, Noise(), seed=SEED, count=1, device=place)
@@ -39,5 +41,5 @@ def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
         "ssim": scores["ssim"][0],
         "rmse": scores["rmse"][0],
         "seconds": seconds,
-        "files": [str(Path(folder) / name) for name in ("reconstruction.h5", "figure.png")],
+        "files": [str(Path(folder) / name) for name in FILES],
     }

@@ -6,10 +6,11 @@ from typing import Any
 
 from bayescade.data.simulate import Noise, Scans, chunks, scan_set
 from bayescade.data.sources import file_source, image_source
-from bayescade.figures.report import write_report
-from bayescade.files import make_folder
+from bayescade.data.splits import check_seed
+from bayescade.devices import choose_device
+from bayescade.figures.report import REPORT_FILES, write_report
+from bayescade.files import check_folder
 from bayescade.physics.geometry import Geometry
-from bayescade.pipeline.device import choose_device
 from bayescade.pipeline.models import load_model
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scan_geometry import choose_geometry
@@ -35,10 +36,11 @@ def evaluate(
 ) -> dict[str, Any]:
     """One row of scores; with `report` also a page with pictures."""
     check_samples(samples)
+    check_seed(seed)
+    if report is not None:
+        check_folder(report, *REPORT_FILES)
     name, geometry = choose_geometry(case, geometry_file)
     place = choose_device(device)
-    if report is not None:
-        make_folder(report)
     method = load_model(model, geometry, settings=settings, device=place)
 
     if truth is None:

@@ -23,7 +23,7 @@ def load_model(
     known = [model["name"] for model in list_models()]
     if name not in known:
         raise UserError(shelf.unknown("model", name, known))
-    if geometry is None:
+    if not isinstance(geometry, Geometry):
         raise UserError(f"model '{name}' works for any geometry: say which, e.g. case_geometry('sparse-32')")
     method = shelf.take(methods, name)
     model: Reconstructor = method.build(geometry, load_settings(method.Settings, overrides=settings), device)

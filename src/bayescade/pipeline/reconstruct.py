@@ -8,9 +8,10 @@ from typing import Any
 
 from bayescade.data.scan import ScanReader
 from bayescade.data.simulate import chunks
+from bayescade.data.splits import check_seed
+from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.files import check_suffix, check_writable
-from bayescade.pipeline.device import choose_device
+from bayescade.files import check_other_file, check_suffix, check_writable
 from bayescade.pipeline.models import load_model
 from bayescade.pipeline.scores import image_scores, mean
 from bayescade.progress import progress
@@ -30,9 +31,9 @@ def reconstruct(
     """Writes a result file; says what is in it, with scores where the scan knows the truth."""
     check_suffix(out)
     check_writable(out)
-    if Path(out).exists() and Path(scan).exists() and Path(out).samefile(scan):
-        raise UserError(f"{out}: this is the scan itself; write the result to another file")
+    check_other_file(out, scan)
     check_samples(samples)
+    check_seed(seed)
     place = choose_device(device)
     scores: dict[str, list[float | None]] = {}
     start = time.perf_counter()

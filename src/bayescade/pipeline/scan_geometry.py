@@ -7,7 +7,7 @@ import numpy as np
 
 from bayescade.config import read_toml
 from bayescade.errors import UserError
-from bayescade.files import check_readable
+from bayescade.files import check_readable, read_text, suffix
 from bayescade.physics.cases import case_geometry
 from bayescade.physics.geometry import Geometry, geometry_from_dict, geometry_from_json
 
@@ -32,9 +32,9 @@ def read_geometry(path: str) -> Geometry:
     """
     check_readable(path)
     try:
-        if Path(path).suffix == ".json":
-            return geometry_from_json(Path(path).read_bytes())
-        if Path(path).suffix == ".toml":
+        if suffix(path) == ".json":
+            return geometry_from_json(read_text(path))
+        if suffix(path) == ".toml":
             return geometry_from_dict(_complete(read_toml(path)))
     except UserError as error:
         raise UserError(str(error) if str(error).startswith(path) else f"{path}: {error}") from None
@@ -51,8 +51,13 @@ def _complete(table: dict[str, Any]) -> dict[str, Any]:
         table["angles"] = _radians(table.pop("angles_degrees"))
     if "views" in table:
         views, arc, start = table.pop("views"), table.pop("arc_degrees", 180.0), table.pop("first_degrees", 0.0)
-        if not isinstance(views, int) or not 1 <= views <= 100_000:
+        if type(views) is not int or not 1 <= views <= 100_000:
             raise UserError(f"views: expected a whole number from 1 to 100000, got {views!r}")
+        for name, value in (("arc_degrees", arc), ("first_degrees", start)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1440:
+                raise UserError(f"{name}: expected a number of degrees from -1440 to 1440, got {value!r:.40}")
+        if arc == 0:
+            raise UserError("arc_degrees: expected an arc, got 0: all views would be the same")
         table["angles"] = list(_radians(start) + (np.arange(views) + 0.5) * _radians(arc) / views)
     return table
 

@@ -6,9 +6,10 @@ from typing import Any
 from bayescade.data.scan import ScanWriter
 from bayescade.data.simulate import Noise, check_supersample, scan_batches
 from bayescade.data.sources import image_source
+from bayescade.data.splits import check_seed
+from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.files import check_suffix, check_writable
-from bayescade.pipeline.device import choose_device
+from bayescade.files import check_other_file, check_suffix, check_writable
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.progress import progress
 
@@ -29,7 +30,9 @@ def simulate(
     """Writes a scan file; says what is in it."""
     check_suffix(out)
     check_writable(out)
+    check_other_file(out, phantom, geometry_file)
     check_supersample(supersample)
+    check_seed(seed)
     name, geometry = choose_geometry(case, geometry_file)
     place = choose_device(device)
     source = image_source(phantom, geometry.image_shape, seed=seed, split=split, device=place)

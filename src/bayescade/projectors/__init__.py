@@ -2,6 +2,8 @@
 
 import torch
 
+from bayescade.devices import choose_device
+from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
 from bayescade.physics.operator import RayTransform
 from bayescade.projectors.matrix import MatrixProjector
@@ -17,4 +19,8 @@ def ray_transform(
 
     `memory_limit` (bytes) bounds the stored matrix pair; by default it is the memory that the device has free.
     """
-    return MatrixProjector(geometry, device, dtype, memory_limit)
+    if not isinstance(geometry, Geometry):
+        raise UserError(f"expected a geometry, e.g. case_geometry('sparse-32'), got {geometry!r:.60}")
+    if dtype not in (torch.float32, torch.float64):
+        raise UserError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
+    return MatrixProjector(geometry, choose_device(device), dtype, memory_limit)

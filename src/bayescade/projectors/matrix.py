@@ -53,23 +53,13 @@ class MatrixProjector(RayTransform):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check("image", x, self.domain_shape)
-        flat: Tensor = _Apply.apply(x.reshape(*x.shape[:-3], -1), self._pair, False)
+        flat: Tensor = _Apply.apply(x.flatten(-3), self._pair, False)
         return flat.reshape(*x.shape[:-3], *self.range_shape)
 
     def adjoint(self, y: Tensor) -> Tensor:
         self._check("sinogram", y, self.range_shape)
-        flat: Tensor = _Apply.apply(y.reshape(*y.shape[:-3], -1), self._pair, True)
+        flat: Tensor = _Apply.apply(y.flatten(-3), self._pair, True)
         return flat.reshape(*y.shape[:-3], *self.domain_shape)
-
-    def _check(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-        if tuple(tensor.shape[-3:]) != shape:
-            expected = ", ".join(map(str, shape))
-            raise UserError(f"{what}: expected shape (batch, {expected}), got {tuple(tensor.shape)}")
-        if tensor.dtype != self.dtype:
-            raise UserError(
-                f"{what}: this operator holds {self.dtype}, got {tensor.dtype}; convert with .to({self.dtype}) "
-                f"or build ray_transform(geometry, dtype={tensor.dtype})"
-            )
 
 
 class _Apply(torch.autograd.Function):
@@ -185,7 +175,11 @@ def guard_memory(geometry: Geometry, device: torch.device, dtype: torch.dtype, l
     """Raises before building when the stored pair would not fit: what it needs, what there is, what to do."""
     entries = entry_count(geometry)
     entry = INDEX_BYTES + dtype.itemsize
-    needed = entries * 3 * entry + BUILD_ENTRIES * BUILD_ENTRY_BYTES  # the pair, and a third copy while it is built
+    rays, pixels = geometry.views * geometry.bins, geometry.image_shape[0] * geometry.image_shape[1]
+    at_once = max(BUILD_ENTRIES, 2 * geometry.bins * max(geometry.image_shape))
+    # The pair and a third copy while it is built, the work arrays of a run of views, and arrays per pixel and per ray.
+    needed = entries * 3 * entry + at_once * BUILD_ENTRY_BYTES + 32 * pixels + 16 * rays
+    entries = max(entries, rays, pixels)
     free = available_bytes(device) if limit is None else limit
     if needed <= free and entries <= MOST_ENTRIES:
         return
