@@ -63,6 +63,15 @@ class WrongGradient(Fidelity):
     def gradient(self, sinogram: Tensor, projection: Tensor) -> Tensor:
         return projection - sinogram
 
+    def curvature(self, sinogram: Tensor) -> Tensor:
+        return torch.ones_like(sinogram)
+
+    def conjugate(self, sinogram: Tensor, dual: Tensor) -> Tensor:
+        return (dual * (dual / 2 + sinogram)).flatten(1).sum(1)
+
+    def prox_conjugate(self, sinogram: Tensor, dual: Tensor, step: Tensor | float) -> Tensor:
+        return (dual - step * sinogram) / (1 + step)
+
 
 def test_a_wrong_gradient_is_caught() -> None:
     with pytest.raises(AssertionError, match="gradient"):

@@ -72,7 +72,8 @@ def check_fidelity(
     *,
     seed: int = 0,
 ) -> None:
-    """One value per image, at least 0, zero at z = y, convex along a line, and the gradient autograd finds."""
+    """One value per image, at least 0, zero at z = y, convex along a line, the gradient and the curvature autograd finds,
+    and the conjugate with its proximal map."""
     sinogram = sinogram.double()
     projection = (
         sinogram + 0.3 * _random(tuple(sinogram.shape), torch.float64, sinogram.device, seed)
@@ -87,8 +88,24 @@ def check_fidelity(
     least = fidelity.value(sinogram, sinogram).abs().max()
     assert least <= 1e-12 * value.max(), f"value at z = y: expected 0, got {float(least)}"
     _expect_close("gradient", fidelity.gradient(sinogram, projection), expected, 1e-10)
+    _check_conjugate(fidelity, sinogram, projection, seed)
     middle = fidelity.value(sinogram, (sinogram + projection) / 2)
     assert bool((middle <= value / 2 + 1e-12 * value).all()), "value: expected a convex function"
+
+
+def _check_conjugate(fidelity: Fidelity, sinogram: Tensor, projection: Tensor, seed: int) -> None:
+    """The conjugate by Fenchel's equality at a gradient, its proximal map by its optimality condition."""
+    dual = fidelity.gradient(sinogram, projection)
+    inner = (dual * projection).flatten(1).sum(1)
+    _expect_close("conjugate", fidelity.conjugate(sinogram, dual), inner - fidelity.value(sinogram, projection), 1e-8)
+    for step in (0.01, 1.0, 100.0):
+        away = dual + _random(tuple(dual.shape), torch.float64, dual.device, seed + 2) * dual.abs().mean()
+        q = fidelity.prox_conjugate(sinogram, away, step)
+        at = (away - q) / step  # a subgradient of D* at q: there the gradient of D is q again
+        _expect_close(f"prox_conjugate with step {step}", fidelity.gradient(sinogram, at), q, 1e-6)
+    leaf = sinogram.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(fidelity.gradient(sinogram, leaf).sum(), leaf)
+    _expect_close("curvature", fidelity.curvature(sinogram), slope, 1e-8)
 
 
 def check_metric(

@@ -1,8 +1,9 @@
 import pytest
+import scipy.special
 import torch
 
 from bayescade.errors import UserError
-from bayescade.physics.fidelity import Fidelity, LeastSquares, PoissonLikelihood, WeightedLeastSquares
+from bayescade.physics.fidelity import Fidelity, LeastSquares, PoissonLikelihood, WeightedLeastSquares, wright_omega
 from bayescade.physics.geometry import ParallelBeam
 from bayescade.projectors import ray_transform
 from bayescade.testing import check_fidelity
@@ -56,3 +57,17 @@ def test_bad_weights_are_named() -> None:
         WeightedLeastSquares(torch.tensor([1.0, -1.0]))
     with pytest.raises(UserError, match="photons: expected a positive count"):
         PoissonLikelihood(0)
+
+
+def test_wright_omega_is_scipys() -> None:
+    x = torch.cat([torch.linspace(-700, 700, 2001), torch.linspace(-3, 3, 1000)]).double()
+    expected = torch.tensor(scipy.special.wrightomega(x.numpy()))
+    torch.testing.assert_close(wright_omega(x), expected, rtol=1e-12, atol=0)
+
+
+def test_a_dead_bin_bears_no_dual() -> None:
+    fidelity = WeightedLeastSquares(torch.tensor([0.0, 1.0]))
+    y, p = torch.tensor([[3.0, 3.0]]), torch.tensor([[2.0, 2.0]])
+    assert fidelity.prox_conjugate(y, p, 0.5)[0, 0] == 0
+    assert fidelity.conjugate(y, p).item() == float("inf")
+    assert fidelity.conjugate(y, torch.tensor([[0.0, 2.0]])).item() == 2.0 * (1 + 3)

@@ -33,6 +33,30 @@ class Fidelity(ABC):
     ) -> Tensor:
         """The derivative of D(y, z) with respect to z, like z."""
 
+    @abstractmethod
+    def curvature(
+        self,
+        sinogram: Tensor,  # (batch, ...) y
+    ) -> Tensor:
+        """The second derivative of D(y, z) with respect to z at z = y, of each bin, like y."""
+
+    @abstractmethod
+    def conjugate(
+        self,
+        sinogram: Tensor,  # (batch, ...) y
+        dual: Tensor,  # (batch, ...) p
+    ) -> Tensor:
+        """D*(p) = sup over z of <p, z> - D(y, z) of each image, (batch,); infinite where there is no bound."""
+
+    @abstractmethod
+    def prox_conjugate(
+        self,
+        sinogram: Tensor,  # (batch, ...) y
+        dual: Tensor,  # (batch, ...) p
+        step: Tensor | float,  # s, a number or one per image
+    ) -> Tensor:
+        """argmin over q of D*(q) + 1/(2 s) ||q - p||^2, like p."""
+
     def image_gradient(
         self,
         operator: LinearOperator,
@@ -57,6 +81,15 @@ class LeastSquares(Fidelity):
     def gradient(self, sinogram: Tensor, projection: Tensor) -> Tensor:
         return projection - sinogram
 
+    def curvature(self, sinogram: Tensor) -> Tensor:
+        return torch.ones_like(sinogram)
+
+    def conjugate(self, sinogram: Tensor, dual: Tensor) -> Tensor:
+        return _per_image(dual * (dual / 2 + sinogram))
+
+    def prox_conjugate(self, sinogram: Tensor, dual: Tensor, step: Tensor | float) -> Tensor:
+        return (dual - step * sinogram) / (1 + step)
+
 
 @final
 class WeightedLeastSquares(Fidelity):
@@ -78,6 +111,17 @@ class WeightedLeastSquares(Fidelity):
 
     def gradient(self, sinogram: Tensor, projection: Tensor) -> Tensor:
         return self.weights * (projection - sinogram)
+
+    def curvature(self, sinogram: Tensor) -> Tensor:
+        return self.weights.expand_as(sinogram)
+
+    def conjugate(self, sinogram: Tensor, dual: Tensor) -> Tensor:
+        dead = torch.where(dual == 0, 0.0, torch.inf).to(dual.dtype)  # a bin without weight bears no dual
+        bearing = dual * (dual / (2 * torch.where(self.weights > 0, self.weights, 1)) + sinogram)
+        return _per_image(torch.where(self.weights > 0, bearing, dead))
+
+    def prox_conjugate(self, sinogram: Tensor, dual: Tensor, step: Tensor | float) -> Tensor:
+        return self.weights * (dual - step * sinogram) / (self.weights + step)
 
 
 @final
@@ -101,3 +145,36 @@ class PoissonLikelihood(Fidelity):
         excess = self.attenuation * (projection - sinogram)
         measured = torch.exp(-self.attenuation * sinogram)
         return -self.photons * self.attenuation * measured * torch.expm1(-excess)
+
+    def curvature(self, sinogram: Tensor) -> Tensor:
+        return self.photons * self.attenuation**2 * torch.exp(-self.attenuation * sinogram)
+
+    def conjugate(self, sinogram: Tensor, dual: Tensor) -> Tensor:
+        # The supremum is where the gradient is p: e^(-m z) = e^(-m y) - p / (n m), if that is positive.
+        measured = torch.exp(-self.attenuation * sinogram)
+        passed = measured - dual / (self.photons * self.attenuation)
+        projection = -torch.log(passed.clamp_min(torch.finfo(dual.dtype).tiny)) / self.attenuation
+        excess = self.attenuation * (projection - sinogram)
+        terms = dual * projection - self.photons * (passed + measured * (excess - 1))
+        return _per_image(torch.where(passed > 0, terms, torch.inf))
+
+    def prox_conjugate(self, sinogram: Tensor, dual: Tensor, step: Tensor | float) -> Tensor:
+        # By Moreau it is p - s z, z the point where n m (e^(-m y) - e^(-m z)) + s z = p; with c = (p - n m e^(-m y)) / s
+        # the difference u = z - c solves m u e^(m u) = (n m^2 / s) e^(-m c), so m u = omega(log(n m^2 / s) - m c).
+        scale = self.photons * self.attenuation
+        c = (dual - scale * torch.exp(-self.attenuation * sinogram)) / step
+        rate = torch.as_tensor(scale * self.attenuation / step, dtype=dual.dtype, device=dual.device)
+        u = wright_omega(torch.log(rate) - self.attenuation * c) / self.attenuation
+        return dual - step * (c + u)
+
+
+def wright_omega(x: Tensor) -> Tensor:
+    """The w > 0 with w + ln w = x (Corless and Jeffrey 2002), by Newton's method on its logarithm."""
+    small = x < 1
+    log_w = torch.where(
+        small, x - torch.exp(x.clamp_max(1)) / (1 + torch.exp(x.clamp_max(1))), torch.log(x.clamp_min(1))
+    )
+    for _ in range(5):
+        w = torch.exp(log_w)
+        log_w = log_w - (w + log_w - x) / (w + 1)
+    return torch.exp(log_w)

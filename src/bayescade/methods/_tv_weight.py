@@ -1,0 +1,80 @@
+"""How much total variation: a weight for every geometry and noise.
+
+The noise e of the data shows in the gradient of D as A' e', with standard deviation n_j at pixel j; total variation must
+outweigh that, and not much more. So the weight is
+
+    w = c median_j n_j / (h ||A||^2),    n_j^2 = sum_i A_ij^2 h_i^2 var_i,
+
+h_i the curvature of D in bin i and var_i the variance of the noise there: this is the universal threshold of Donoho and
+Johnstone (1994), noise level times a constant, for the coefficients that A' e has. For least squares var is estimated from the
+sinogram; a likelihood knows it, var = 1 / h. The constant c was chosen for each of the paper's cases on validation images
+(examples/choose_tv_weight.py), and the middle one serves every other geometry.
+"""
+
+import torch
+from torch import Tensor
+
+from bayescade.physics.cases import PAPER_CASES, case_geometry
+from bayescade.physics.fidelity import Fidelity, LeastSquares
+from bayescade.physics.geometry import Geometry
+from bayescade.physics.operator import RayTransform
+
+CONSTANTS = dict.fromkeys(PAPER_CASES, 0.2)
+OTHER = 0.2
+
+
+def default_weight(
+    operator: RayTransform,
+    operator_norm: float,
+    fidelity: Fidelity,
+    sinogram: Tensor,  # (batch, 1, views, bins)
+) -> Tensor:
+    """The weight of each image by the rule, (batch,)."""
+    return constant(operator.geometry) * gradient_noise(operator, operator_norm, fidelity, sinogram)
+
+
+def constant(geometry: Geometry) -> float:
+    """c for a geometry."""
+    known = {case_geometry(case).hash(): value for case, value in CONSTANTS.items()}
+    return known.get(geometry.hash(), OTHER)
+
+
+def gradient_noise(operator: RayTransform, operator_norm: float, fidelity: Fidelity, sinogram: Tensor) -> Tensor:
+    """median_j n_j / (h ||A||^2) of each image, (batch,)."""
+    curvature = fidelity.curvature(sinogram)
+    if isinstance(fidelity, LeastSquares):
+        variance_of_slope = (noise_std(sinogram) ** 2).reshape(-1, 1, 1, 1).expand_as(sinogram)
+    else:
+        variance_of_slope = curvature  # h^2 var = h
+    squares = operator.adjoint(variance_of_slope) * mean_entry(operator)
+    noise = squares.flatten(1).median(1).values.clamp_min(0).sqrt()
+    return noise / (curvature.mean((1, 2, 3)) * operator_norm**2)
+
+
+def mean_entry(operator: RayTransform) -> float:
+    """sum of squares over sum of a column of A, on average: turns sum_i A_ij v_i into about sum_i A_ij^2 v_i.
+
+    A pixel's weights at a view are a triangle of height p / m (m = max(|cos|, |sin|)) sampled by the bins, and the square of a
+    triangle has two thirds of its height times its area.
+    """
+    geometry = operator.geometry
+    angles = torch.tensor(geometry.angles)
+    height = geometry.pixel_size / torch.maximum(angles.cos().abs(), angles.sin().abs())
+    return float(2 / 3 * height.mean())
+
+
+def noise_std(
+    sinogram: Tensor,  # (batch, 1, views, bins)
+) -> Tensor:
+    """Standard deviation of the noise of each sinogram, (batch,): from fourth differences along the bins, robustly.
+
+    The differences remove what is smooth and keep white noise, times sqrt(70). A quarter of them are smaller in size than
+    0.3186 standard deviations; that quarter does not mind those that an edge makes large.
+    """
+    if sinogram.shape[-1] < 5:
+        return sinogram.flatten(1).std(1)
+    y = sinogram
+    fourth = y[..., :-4] - 4 * y[..., 1:-3] + 6 * y[..., 2:-2] - 4 * y[..., 3:-1] + y[..., 4:]
+    sizes = fourth.abs().flatten(1)
+    quarter = sizes.kthvalue(max(1, sizes.shape[1] // 4), dim=1).values
+    return quarter / 0.3186393639643752 / 70**0.5

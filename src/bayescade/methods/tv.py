@@ -1,0 +1,269 @@
+"""Total variation: the piecewise constant image that fits the data, by a convergent primal-dual iteration.
+
+    minimise  D(y, A x) / (h ||A||^2) + w TV(x)   over images x >= 0,
+
+D the data fidelity, h its mean curvature (1 for least squares), TV the isotropic total variation in units of a pixel. Divided
+so, the weight w means the same for every scanner. Solved by the algorithm of Chambolle and Pock (2011) with over-relaxation
+(Condat 2013), and stopped when the duality gap over the box 0 <= x <= 2 max x is a small part of the objective: then no
+image in that box is better by more than the gap.
+"""
+
+import dataclasses
+import json
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescade.errors import UserError
+from bayescade.methods._tv_weight import default_weight
+from bayescade.physics.differences import GRADIENT_NORM_SQUARED, gradient, gradient_adjoint, magnitude, total_variation
+from bayescade.physics.fidelity import Fidelity, LeastSquares, PoissonLikelihood, WeightedLeastSquares
+from bayescade.physics.geometry import Geometry
+from bayescade.physics.linalg import norm
+from bayescade.physics.operator import RayTransform
+from bayescade.projectors import ray_transform
+from bayescade.results import Reconstruction, Reconstructor
+
+ANY_GEOMETRY = True  # a model for any geometry, without weights
+
+CHECK_EVERY = 50  # iterations between looks at the gap
+RELAXATION = 1.9
+# Primal over dual step in units of (size of the image) / (weight): any positive value converges, this one soon.
+BALANCE = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of TV."""
+
+    weight: float = 0.0  # w; 0 = by the rule of `default_weight`
+    fidelity: str = "least-squares"  # least-squares, weighted (by photon statistics) or poisson
+    photons: float = 1e5  # per bin with nothing in the way; for weighted and poisson
+    attenuation: float = 0.02  # of an image value of 1 over a length of 1; for weighted and poisson
+    tolerance: float = 1e-3  # relative duality gap at which an image is done
+    iterations: int = 5000  # most iterations
+
+    def __post_init__(self) -> None:
+        if self.fidelity not in FIDELITIES:
+            raise UserError(f"setting fidelity: expected {', '.join(FIDELITIES)}, got '{self.fidelity}'")
+        if not 0 <= self.weight < float("inf"):
+            raise UserError(f"setting weight: expected a positive number, or 0 for the default, got {self.weight}")
+        if not 0 < self.tolerance < 1 or self.iterations < 1:
+            raise UserError("settings tolerance and iterations: expected a number in (0, 1) and at least 1")
+
+
+FIDELITIES = ("least-squares", "weighted", "poisson")
+
+
+def build(geometry: Geometry, settings: Settings, device: torch.device | str = "cpu") -> "TV":
+    """TV for a geometry."""
+    return TV(ray_transform(geometry, device), settings)
+
+
+@final
+class TV(Reconstructor):
+    """Total variation without uncertainty; `warning` of its result says which images did not converge."""
+
+    name = "tv"
+
+    def __init__(self, operator: RayTransform, settings: Settings):
+        self.operator = operator
+        self.settings = settings
+        self.sinogram_shape = operator.geometry.sinogram_shape
+        self.norm = norm(operator, device=operator.device)
+
+    def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
+        sinogram = batch_last(sinogram.to(self.operator.device))
+        fidelity = self._fidelity(sinogram)
+        weight = self.settings.weight or default_weight(self.operator, self.norm, fidelity, sinogram)
+        weights = torch.as_tensor(weight, dtype=sinogram.dtype, device=sinogram.device).reshape(-1, 1, 1, 1)
+        image, gap = solve(
+            self.operator,
+            self.norm,
+            fidelity,
+            sinogram,
+            weights.expand(len(sinogram), 1, 1, 1),
+            tolerance=self.settings.tolerance,
+            iterations=self.settings.iterations,
+        )
+        late = int((gap > self.settings.tolerance).sum())
+        warning = (
+            f"{late} of {len(image)} images did not converge in {self.settings.iterations} iterations: relative duality "
+            f"gap up to {float(gap.max()):.1e}, wanted {self.settings.tolerance:g}"
+        )
+        return Reconstruction(
+            image=image.contiguous(),
+            model=self.name,
+            geometry=self.operator.geometry.to_json(),
+            seed=seed,
+            settings=json.dumps(dataclasses.asdict(self.settings)),
+            warning=warning if late else None,
+        )
+
+    def _fidelity(self, sinogram: Tensor) -> Fidelity:
+        if self.settings.fidelity == "least-squares":
+            return LeastSquares()
+        poisson = PoissonLikelihood(self.settings.photons, self.settings.attenuation)
+        return poisson if self.settings.fidelity == "poisson" else WeightedLeastSquares(poisson.curvature(sinogram))
+
+
+def batch_last(tensor: Tensor) -> Tensor:
+    """The same values, the batch next to each other in memory: the layout in which the stored projector works."""
+    return tensor.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2)
+
+
+def solve(
+    operator: RayTransform,
+    operator_norm: float,
+    fidelity: Fidelity,
+    sinogram: Tensor,  # (batch, 1, views, bins)
+    weight: Tensor,  # (batch, 1, 1, 1)
+    *,
+    tolerance: float = 1e-3,
+    iterations: int = 5000,
+) -> tuple[Tensor, Tensor]:
+    """The images (batch, 1, height, width) and their relative duality gaps (batch,).
+
+    An image that is done leaves the iteration, so what it is does not depend on the images beside it.
+    """
+    problem = Problem.of(operator, operator_norm, fidelity, sinogram, weight)
+    images = torch.zeros_like(problem.start)
+    gaps = torch.full((len(sinogram),), torch.inf, dtype=sinogram.dtype, device=sinogram.device)
+    active = torch.arange(len(sinogram), device=sinogram.device)
+    point = first_point(problem)
+    for iteration in range(1, iterations + 1):
+        found = step(problem, point)
+        point = point.relaxed(found)
+        if iteration % CHECK_EVERY and iteration < iterations:
+            continue
+        gap = relative_gap(problem, found)
+        images[active], gaps[active] = found.image, gap
+        keep = gap > tolerance
+        if not bool(keep.any()):
+            break
+        if not bool(keep.all()):
+            problem, point, active = problem.take(keep), point.take(keep), active[keep]
+    return images, gaps
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Data and steps of a batch; everything that belongs to an image has the batch in front."""
+
+    operator: RayTransform
+    norm: float
+    fidelity: Fidelity
+    sinogram: Tensor
+    weight: Tensor  # (batch, 1, 1, 1)
+    curvature: Tensor  # (batch, 1, 1, 1) mean curvature h of the fidelity
+    start: Tensor  # FBP, clipped at 0
+    primal_step: Tensor  # (batch, 1, 1, 1)
+    dual_step: Tensor  # (batch, 1, 1, 1), for the data; the gradient's is dual_step / 8
+
+    @classmethod
+    def of(
+        cls, operator: RayTransform, operator_norm: float, fidelity: Fidelity, sinogram: Tensor, weight: Tensor
+    ) -> "Problem":
+        """Steps t and s with t s (1 + 1) = 1, for ||A / norm|| = 1 and ||gradient||^2 / 8 = 1, and t / s in balance."""
+        start = operator.fbp(sinogram).clamp_min(0)
+        size = start.square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)
+        ratio = BALANCE * size / weight
+        dual_step = (1 / (2 * ratio)).sqrt()
+        curvature = fidelity.curvature(sinogram).mean((1, 2, 3), keepdim=True)
+        return cls(
+            operator, operator_norm, fidelity, sinogram, weight, curvature, start, 0.999 * ratio * dual_step, dual_step
+        )
+
+    def take(self, keep: Tensor) -> "Problem":
+        """The problem of some of the images."""
+        fidelity = self.fidelity
+        if isinstance(fidelity, WeightedLeastSquares):
+            fidelity = WeightedLeastSquares(select(fidelity.weights, keep))
+        return Problem(
+            self.operator,
+            self.norm,
+            fidelity,
+            sinogram=select(self.sinogram, keep),
+            weight=select(self.weight, keep),
+            curvature=select(self.curvature, keep),
+            start=select(self.start, keep),
+            primal_step=select(self.primal_step, keep),
+            dual_step=select(self.dual_step, keep),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A x / norm."""
+        return self.operator.forward(x) / self.norm
+
+    def adjoint(self, p: Tensor) -> Tensor:
+        """A' p / norm."""
+        return self.operator.adjoint(p) / self.norm
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """An image and its duals."""
+
+    image: Tensor
+    data: Tensor  # dual of the data, in units of the norm
+    down: Tensor  # dual of the gradient
+    right: Tensor
+
+    def take(self, keep: Tensor) -> "Point":
+        """The point of some of the images."""
+        return Point(*(select(part, keep) for part in (self.image, self.data, self.down, self.right)))
+
+    def relaxed(self, to: "Point") -> "Point":
+        """The point past `to`, seen from here."""
+        return Point(
+            torch.lerp(self.image, to.image, RELAXATION),
+            torch.lerp(self.data, to.data, RELAXATION),
+            torch.lerp(self.down, to.down, RELAXATION),
+            torch.lerp(self.right, to.right, RELAXATION),
+        )
+
+
+def select(tensor: Tensor, keep: Tensor) -> Tensor:
+    """Some images of a batch, in the layout of the projector."""
+    return batch_last(tensor[keep])
+
+
+def first_point(problem: Problem) -> Point:
+    """The clipped FBP, and no dual."""
+    zero = torch.zeros_like(problem.start)
+    return Point(problem.start, torch.zeros_like(problem.sinogram), zero, zero)
+
+
+def step(problem: Problem, now: Point) -> Point:
+    """One iteration, without relaxation: a feasible point, image >= 0 and |(down, right)| <= weight."""
+    slope = problem.adjoint(now.data) + gradient_adjoint(now.down, now.right)
+    image = (now.image - problem.primal_step * slope).clamp_min(0)
+    ahead = 2 * image - now.image
+
+    data = prox_data(problem, now.data + problem.dual_step * problem.forward(ahead))
+    down, right = gradient(ahead)
+    gradient_step = problem.dual_step / GRADIENT_NORM_SQUARED
+    down, right = now.down + gradient_step * down, now.right + gradient_step * right
+    shrink = problem.weight / torch.maximum(magnitude(down, right), problem.weight)
+    return Point(image, data, down * shrink, right * shrink)
+
+
+def prox_data(problem: Problem, dual: Tensor) -> Tensor:
+    """The proximal map of the conjugate of D(y, norm z) / (h norm^2), by that of D."""
+    unit = 1 / (problem.curvature * problem.norm)
+    return unit * problem.fidelity.prox_conjugate(problem.sinogram, dual / unit, problem.dual_step * problem.curvature)
+
+
+def relative_gap(problem: Problem, point: Point) -> Tensor:
+    """The gap between the objective and its dual over the box 0 <= x <= 2 max x, relative to the objective, (batch,).
+
+    primal = D(y, A x) / (h norm^2) + w TV(x),  dual = -D*(p') / (h norm^2) - 2 max x sum max(0, -(A'p / norm + grad'q)).
+    """
+    scale = 1 / (problem.curvature.flatten() * problem.norm**2)
+    fit = problem.fidelity.value(problem.sinogram, problem.operator.forward(point.image))
+    primal = scale * fit + problem.weight.flatten() * total_variation(point.image)
+    slope = problem.adjoint(point.data) + gradient_adjoint(point.down, point.right)
+    beyond = 2 * point.image.amax((1, 2, 3)) * (-slope).clamp_min(0).sum((1, 2, 3))
+    conjugate = problem.fidelity.conjugate(problem.sinogram, point.data * problem.curvature * problem.norm)
+    return (primal + scale * conjugate + beyond) / primal.clamp_min(torch.finfo(primal.dtype).tiny)
