@@ -7,7 +7,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from bayescade.errors import UserError
-from bayescade.physics.geometry import Geometry, ParallelBeam
+from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
 
 lengths = st.floats(0.3, 3.0)
 sizes = st.integers(1, 17)
@@ -37,3 +37,25 @@ parallel_beams = st.builds(
     pixel_size=lengths,
     image_shape=st.tuples(sizes, sizes),
 )
+
+
+@st.composite
+def fan_beams(draw: st.DrawFn) -> FanBeam:
+    """Fans whose source is outside the image, near or far."""
+    shape = draw(st.tuples(sizes, sizes))
+    pixel_size = draw(lengths)
+    reach = math.hypot(*shape) * pixel_size / 2
+    source_origin = reach * draw(st.floats(1.1, 20))
+    return covering(FanBeam)(  # type: ignore[return-value]
+        angles=draw(st.lists(angles, min_size=1, max_size=5)),
+        bins=draw(st.integers(1, 25)),
+        bin_width=draw(lengths),
+        offset=draw(st.floats(-3, 3)),
+        pixel_size=pixel_size,
+        image_shape=shape,
+        source_origin=source_origin,
+        source_detector=source_origin * draw(st.floats(1, 3)),
+    )
+
+
+geometries = st.one_of(parallel_beams, fan_beams())

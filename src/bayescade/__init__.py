@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "FanBeam",
     "ParallelBeam",
     "Reconstruction",
     "__version__",
@@ -15,6 +16,7 @@ __all__ = [
 
 # Where each public name lives. It is imported when it is first asked for: `bayescade --help` needs no torch.
 _HOMES = {
+    "FanBeam": "bayescade.physics.geometry",
     "ParallelBeam": "bayescade.physics.geometry",
     "Reconstruction": "bayescade.results",
     "case_geometry": "bayescade.physics.cases",
@@ -24,7 +26,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from bayescade.physics.cases import case_geometry
-    from bayescade.physics.geometry import ParallelBeam
+    from bayescade.physics.geometry import FanBeam, ParallelBeam
     from bayescade.pipeline.models import load_model
     from bayescade.projectors import ray_transform
     from bayescade.results import Reconstruction

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from bayescade.errors import UserError
 from bayescade.phantoms._raster import raster
 from bayescade.physics.cases import PAPER_CASES, case_geometry
-from bayescade.physics.geometry import Geometry, ParallelBeam
+from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
 from bayescade.physics.linalg import adjoint_error, dense, norm
 from bayescade.projectors import ray_transform
 from bayescade.projectors.matrix import entry_count
 from bayescade.testing import check_operator
-from tests.geometries import parallel_beams
+from tests.geometries import geometries
 
 # The spectral norms of the paper's eight operators, measured independently.
 NORMS = dict(zip(PAPER_CASES, [31.60, 44.71, 63.23, 89.42, 126.46, 108.74, 123.47, 137.04], strict=True))
@@ -37,16 +37,16 @@ def joseph_by_hand(geometry: Geometry) -> np.ndarray:
     return matrix
 
 
-@given(parallel_beams)
-@settings(max_examples=40, deadline=None)
-def test_the_matrix_is_josephs(geometry: ParallelBeam) -> None:
+@given(geometries)
+@settings(max_examples=60, deadline=None)
+def test_the_matrix_is_josephs(geometry: Geometry) -> None:
     stored = dense(ray_transform(geometry, dtype=torch.float64)).numpy()
     np.testing.assert_allclose(stored, joseph_by_hand(geometry), atol=1e-10)
 
 
-@given(parallel_beams, st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
-def test_the_adjoint_is_the_exact_transpose(geometry: ParallelBeam, seed: int) -> None:
+@given(geometries, st.integers(0, 1000))
+@settings(max_examples=100, deadline=None)
+def test_the_adjoint_is_the_exact_transpose(geometry: Geometry, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(2, 1, *geometry.image_shape, generator=generator, dtype=torch.float64)
     y = torch.randn(2, 1, *geometry.sinogram_shape, generator=generator, dtype=torch.float64)
@@ -64,9 +64,10 @@ def test_paper_geometries_conform(case: str) -> None:
     [
         ParallelBeam([0.0, 0.4, math.pi / 4, 2.0], bins=9, image_shape=(6, 6)),
         ParallelBeam([1.1], bins=5, bin_width=0.8, offset=0.3, pixel_size=1.5, image_shape=(3, 7)),
+        FanBeam([0.2, 2.9], bins=6, image_shape=(4, 5), source_origin=9, source_detector=14),
     ],
 )
-def test_small_geometries_conform_with_numerical_derivatives(geometry: ParallelBeam) -> None:
+def test_small_geometries_conform_with_numerical_derivatives(geometry: Geometry) -> None:
     check_operator(ray_transform(geometry, dtype=torch.float64), dtype=torch.float64, gradients=True)
 
 
@@ -84,30 +85,42 @@ def test_norm_of_the_papers_operators(case: str) -> None:
     assert norm(ray_transform(case_geometry(case))) == pytest.approx(NORMS[case], abs=0.01)
 
 
-@given(parallel_beams)
-@settings(max_examples=30, deadline=None)
-def test_norm_is_the_dense_one(geometry: ParallelBeam) -> None:
+@given(geometries)
+@settings(max_examples=50, deadline=None)
+def test_norm_is_the_dense_one(geometry: Geometry) -> None:
     operator = ray_transform(geometry, dtype=torch.float64)
     exact = float(torch.linalg.matrix_norm(dense(operator), 2))
     assert norm(operator, dtype=torch.float64) == pytest.approx(exact, rel=1e-4, abs=1e-12)
     assert norm(operator, dtype=torch.float64) == norm(operator, dtype=torch.float64)
 
 
-def analytic_sinogram(ellipse: np.ndarray, geometry: ParallelBeam, radius: float) -> np.ndarray:
+def analytic_sinogram(ellipse: np.ndarray, geometry: Geometry, radius: float) -> np.ndarray:
     """Line integrals of an ellipse: 2 v a b sqrt(r^2 - d^2) / r^2, r^2 = (a cos)^2 + (b sin)^2 in the ellipse's frame."""
     value, a, b, x, y, rotation = ellipse * np.array([1, radius, radius, radius, radius, 1])
-    angle = np.asarray(geometry.angles)[:, None]
-    distance = geometry.bin_positions()[None] - x * np.cos(angle) - y * np.sin(angle)
+    angle, position = np.asarray(geometry.angles)[:, None], geometry.bin_positions()[None]
+    if isinstance(geometry, FanBeam):
+        fan = np.arctan(position / geometry.source_detector)
+        angle, position = angle - fan, geometry.source_origin * np.sin(fan)
+    distance = position - x * np.cos(angle) - y * np.sin(angle)
     r2 = (a * np.cos(angle - rotation)) ** 2 + (b * np.sin(angle - rotation)) ** 2
     return value * 2 * a * b * np.sqrt(np.maximum(r2 - distance**2, 0)) / r2
 
 
-@pytest.mark.parametrize("case", ["sparse-32", "limited-120"])
-@pytest.mark.parametrize("offset", [0.0, 1.7])
-def test_line_integrals_are_those_of_ellipses(case: str, offset: float) -> None:
+BASE = case_geometry("sparse-32")
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        BASE,
+        case_geometry("limited-120"),
+        ParallelBeam(BASE.angles, BASE.bins, BASE.bin_width, 1.7),
+        FanBeam(np.arange(50) * 0.12, 220, source_origin=200, source_detector=300),
+        FanBeam(np.arange(50) * 0.12, 300, 0.9, 2.3, source_origin=120, source_detector=140),
+    ],
+)
+def test_line_integrals_are_those_of_ellipses(geometry: Geometry) -> None:
     """Against the closed form, within 1 % in relative L2; the raster is supersampled, so that it is the area average."""
-    base = case_geometry(case)
-    geometry = ParallelBeam(base.angles, base.bins, base.bin_width, offset, 1.0, (128, 128))
     ellipses = np.array([[0.8, 0.7, 0.5, 0.1, -0.2, 0.5], [0.5, 0.4, 0.6, -0.3, 0.3, 1.3]])
     fine = raster(ellipses[None], (128, 128), supersample=8)
     image = torch.nn.functional.avg_pool2d(fine, 8)
@@ -125,6 +138,15 @@ def test_the_axes_are_those_of_the_convention() -> None:
     sinogram = ray_transform(geometry)(image)[0, 0]
     assert sinogram[0].argmax() == 5 + 3
     assert sinogram[1].argmax() == 5 - 2
+
+
+def test_a_distant_source_makes_a_parallel_beam() -> None:
+    angles, distance = np.arange(7) * 0.8, 1e7
+    far = FanBeam(angles, 61, 0.9, 0.4, source_origin=distance, source_detector=distance, image_shape=(40, 33))
+    fan = ray_transform(far, dtype=torch.float64)
+    parallel = ray_transform(ParallelBeam(angles, 61, 0.9, 0.4, image_shape=(40, 33)), dtype=torch.float64)
+    x = torch.rand(1, 1, 40, 33, dtype=torch.float64)
+    torch.testing.assert_close(fan(x), parallel(x), rtol=1e-4, atol=1e-3)
 
 
 def test_offset_moves_the_detector() -> None:
@@ -182,9 +204,12 @@ def test_bad_arguments_are_named(arguments: tuple, message: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("case", ["sparse-32", "limited-90"])
-def test_cuda_equals_cpu(case: str, dtype: torch.dtype) -> None:
-    geometry = case_geometry(case)
+@pytest.mark.parametrize(
+    "geometry",
+    [BASE, case_geometry("limited-90"), FanBeam(np.arange(60) * 0.1, 190, source_origin=200, source_detector=300)],
+    ids=["sparse", "limited", "fan"],
+)
+def test_cuda_equals_cpu(geometry: Geometry, dtype: torch.dtype) -> None:
     gpu, cpu = ray_transform(geometry, "cuda", dtype), ray_transform(geometry, "cpu", torch.float64)
     check_operator(gpu, dtype=dtype, device="cuda")
     x = torch.rand(5, 1, 128, 128, dtype=torch.float64)
@@ -195,4 +220,4 @@ def test_cuda_equals_cpu(case: str, dtype: torch.dtype) -> None:
         (gpu.fbp(expected.to("cuda", dtype)), cpu.fbp(expected)),
     ):
         error = (result.cpu().double() - reference).norm() / reference.norm()
-        assert error < (1e-6 if dtype == torch.float32 else 1e-12)
+        assert error < (3e-6 if dtype == torch.float32 else 1e-12)

@@ -2,13 +2,16 @@
 
 import dataclasses
 import json
+import math
 from typing import final
 
 import torch
 from torch import Tensor
 
+from bayescade.devices import choose_device
+from bayescade.physics.fan_fbp import fan_filtered_back_projection, scan_kind
 from bayescade.physics.filters import ramp_kernel
-from bayescade.physics.geometry import Geometry
+from bayescade.physics.geometry import FanBeam, Geometry
 from bayescade.physics.operator import RayTransform
 from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction, Reconstructor
@@ -27,26 +30,46 @@ class Settings:
 
 
 def build(geometry: Geometry, settings: Settings, device: torch.device | str = "cpu") -> "FBP":
-    """FBP for a geometry."""
-    return FBP(ray_transform(geometry, device), settings)
+    """FBP for a geometry. That of a fan beam needs no projector."""
+    operator = None if isinstance(geometry, FanBeam) else ray_transform(geometry, device)
+    return FBP(geometry, operator, settings, choose_device(device))
 
 
 @final
 class FBP(Reconstructor):
-    """x = c A' (ramp * y), not clipped, without uncertainty."""
+    """Ramp filter and back-projection, not clipped, without uncertainty."""
 
     name = "fbp"
 
-    def __init__(self, operator: RayTransform, settings: Settings):
+    def __init__(self, geometry: Geometry, operator: RayTransform | None, settings: Settings, device: torch.device):
+        self.geometry = geometry
         self.operator = operator
         self.settings = settings
-        self.sinogram_shape = operator.geometry.sinogram_shape
+        self.device = device
+        self.sinogram_shape = geometry.sinogram_shape
 
     def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
+        sinogram, window = sinogram.to(self.device), self.settings.window
+        warning = None
+        if self.operator is not None:
+            image = self.operator.fbp(sinogram, window)
+        else:
+            assert isinstance(self.geometry, FanBeam)
+            image = fan_filtered_back_projection(self.geometry, sinogram, window)
+            warning = limited_angle(self.geometry)
         return Reconstruction(
-            image=self.operator.fbp(sinogram.to(self.operator.device), self.settings.window),
+            image=image,
             model=self.name,
-            geometry=self.operator.geometry.to_json(),
+            geometry=self.geometry.to_json(),
             seed=seed,
             settings=json.dumps(dataclasses.asdict(self.settings)),
+            warning=warning,
         )
+
+
+def limited_angle(geometry: FanBeam) -> str | None:
+    """A sentence for a scan that is too short for FBP, else None."""
+    if scan_kind(geometry) != "limited":
+        return None
+    needed = 180 + 2 * math.degrees(float(abs(geometry.fan_angles()).max()))
+    return f"limited-angle scan: FBP of this fan needs an arc of {needed:.0f} degrees; edges along the missing rays are lost"

@@ -5,6 +5,8 @@ Axes, for every geometry. Lengths share one unit (a pixel, a millimetre), angles
 - Pixel `image[i, j]` is at x = (i - (H-1)/2) p, y = (j - (W-1)/2) p: axis 0 is x, axis 1 is y, both increasing.
 - Bin b of the detector is at s = (b - (B-1)/2) w + offset.
 - A parallel ray at angle t and detector position s is the line x cos t + y sin t = s.
+- A fan beam has its source at angle t at SOD (sin t, -cos t) and its flat detector along (cos t, sin t), at distance SDD from
+  the source; it tends to the parallel beam as SOD grows.
 
 A geometry is a value: frozen, comparable, written as JSON text into every file that depends on it.
 """
@@ -30,7 +32,7 @@ LARGEST_LENGTH = 1e9
 
 @dataclasses.dataclass(frozen=True)
 class Geometry(ABC):
-    """What all geometries share. Abstract: use `ParallelBeam`."""
+    """What all geometries share. Abstract: use `ParallelBeam` or `FanBeam`."""
 
     angles: Sequence[float]  # (views,) radians
     bins: int  # detector bins per view
@@ -138,7 +140,58 @@ class ParallelBeam(Geometry):
         return points, np.broadcast_to(directions, points.shape)
 
 
-KINDS: dict[str, type[Geometry]] = {ParallelBeam.kind: ParallelBeam}
+@dataclasses.dataclass(frozen=True)
+class FanBeam(Geometry):
+    """Fan beam on a flat detector: at angle t the source is at SOD (sin t, -cos t), the detector SDD away across the centre.
+
+    With g = atan(s / SDD) the ray is the parallel ray at angle t - g and position SOD sin g; the same line is seen again at
+    angle t + pi - 2 g, from -g.
+    """
+
+    source_origin: float = dataclasses.field(kw_only=True)  # SOD: source to centre of rotation
+    source_detector: float = dataclasses.field(kw_only=True)  # SDD: source to detector; `bin_width` is measured there
+
+    kind: ClassVar[str] = "fan"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        reach = math.hypot(*self.image_shape) * self.pixel_size / 2
+        if self.source_origin <= reach:
+            raise UserError(
+                f"source_origin: the source is {self.source_origin:g} from the centre, inside the image, which reaches to "
+                f"{reach:g}; check pixel_size and image_shape, which share one unit with it"
+            )
+        if self.source_detector < self.source_origin:
+            raise UserError(
+                f"source_detector: expected at least source_origin ({self.source_origin:g}), got {self.source_detector:g}; "
+                "it is measured from the source"
+            )
+
+    @classmethod
+    def _lengths(cls) -> tuple[str, ...]:
+        return (*super()._lengths(), "source_origin", "source_detector")
+
+    @property
+    def ray_spacing(self) -> float:
+        return self.bin_width * self.source_origin / self.source_detector
+
+    def fan_angles(self) -> NDArray[np.float64]:
+        """Angle g of the ray of each bin to the central ray, (bins,), radians."""
+        return np.arctan2(self.bin_positions(), self.source_detector)
+
+    def ray_distances(self) -> NDArray[np.float64]:
+        return abs(self.source_origin * np.sin(self.fan_angles()))
+
+    def rays(self, first: int, last: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        # By the parallel ray each ray is: its point nearest to the centre keeps its digits however far the source is.
+        fan = self.fan_angles()
+        angles = np.asarray(self.angles[first:last])[:, None] - fan
+        normals = np.stack([np.cos(angles), np.sin(angles)], axis=-1)  # (views, bins, 2)
+        points = (self.source_origin * np.sin(fan))[None, :, None] * normals
+        return points, np.stack([-np.sin(angles), np.cos(angles)], axis=-1)
+
+
+KINDS: dict[str, type[Geometry]] = {ParallelBeam.kind: ParallelBeam, FanBeam.kind: FanBeam}
 
 
 def geometry_from_json(text: str | bytes) -> Geometry:
