@@ -170,6 +170,9 @@ BAD: list[tuple[str, str]] = [
     ("simulate --phantom ellipses -o out.h5", "got neither"),
     ("evaluate fbp", "got neither"),
     ("benchmark paper --methods fbp --images 101", "has 100 images, got 101"),
+    ("benchmark paper --methods fbp,tv --set window=hann", "--set: expected one method to set"),
+    (RECONSTRUCT.replace("fbp", "tv") + " --set weight=-1", "weight: expected a positive number"),
+    (RECONSTRUCT.replace("fbp", "tv") + " --set fidelity=huber", "expected least-squares, weighted, poisson"),
     # geometry files
     ("simulate --phantom ellipses --geometry none.toml -o out.h5", "none.toml: there is no such file"),
     ("simulate --phantom ellipses --geometry bad.toml -o out.h5", "bad.toml: expected a TOML file"),

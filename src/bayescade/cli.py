@@ -167,6 +167,7 @@ def reconstruct(
     line = f"wrote {answer['out']}: {answer['images']} images by {model} in {answer['seconds']:.1f} s"
     if answer.get("psnr") is not None:
         line += f", PSNR {answer['psnr']:.2f} dB"
+    _warn([answer])
     _answer(answer, [line], json_output)
 
 
@@ -207,6 +208,7 @@ def evaluate(
         report=report,
         device=device,
     )
+    _warn(answer["rows"])
     lines = _table(answer["rows"])
     lines += [f"report: {answer['report']}"] if report else []
     _answer(answer, lines, json_output)
@@ -219,6 +221,7 @@ def benchmark_paper(
     images: Annotated[int, typer.Option(parser=_whole, metavar="N", help="How many of the 100 ellipse images.")] = 100,
     samples: Samples = 100,
     seed: Seed = 0,
+    settings: Settings = None,
     out: Annotated[
         str | None, typer.Option(help="Folder for table.md and table.json; cells that are there are kept.")
     ] = None,
@@ -229,7 +232,17 @@ def benchmark_paper(
     from bayescade.pipeline.benchmark_paper import benchmark_paper as run
     from bayescade.pipeline.paper_table import published
 
-    answer = run(_names(methods), _names(cases), images=images, samples=samples, seed=seed, out=out, device=device)
+    answer = run(
+        _names(methods),
+        _names(cases),
+        images=images,
+        samples=samples,
+        seed=seed,
+        settings=settings or [],
+        out=out,
+        device=device,
+    )
+    _warn(answer["rows"])
     lines = _table(answer["rows"], published())
     lines += [f"wrote {out}/table.md and {out}/table.json"] if out else []
     _answer(answer, lines, json_output)
@@ -271,6 +284,13 @@ def _table(rows: Sequence[dict[str, Any]], paper: dict[str, dict[str, tuple[floa
 
 def _cell(value: float | None, width: int, digits: int) -> str:
     return f"{'-':>{width}}" if value is None else f"{value:>{width}.{digits}f}"
+
+
+def _warn(rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        if row.get("warning"):
+            name = " ".join(row[key] for key in ("model", "method", "case") if key in row)
+            print(f"bayescade: warning: {name}: {row['warning']}", file=sys.stderr)
 
 
 def _answer(answer: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:

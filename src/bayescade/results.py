@@ -136,6 +136,7 @@ class ResultWriter:
     def __init__(self, path: Path | str):
         self._arrays = ArrayWriter(path)
         self._scores: dict[str, list[float | None]] = {}
+        self._warnings: list[str] = []
 
     def __enter__(self) -> Self:
         self._arrays.__enter__()
@@ -150,6 +151,7 @@ class ResultWriter:
         if result.draws is not None:
             arrays["samples"] = _numpy(result.draws[:, :, 0].transpose(0, 1))
         self._arrays.append(arrays)
+        self._warnings += [result.warning] if result.warning and result.warning not in self._warnings else []
         attributes: dict[str, Attribute | None] = {
             "model": result.model,
             "geometry": result.geometry,
@@ -157,7 +159,7 @@ class ResultWriter:
             "seed": result.seed,
             "settings": result.settings,
             "calibration": result.calibration,
-            "warning": result.warning,
+            "warning": "; ".join(self._warnings) or None,
         }
         for name, values in (result.scores or {}).items():
             self._scores.setdefault(name, []).extend(values)

@@ -214,10 +214,10 @@ def test_cuda_equals_cpu(geometry: Geometry, dtype: torch.dtype) -> None:
     check_operator(gpu, dtype=dtype, device="cuda")
     x = torch.rand(5, 1, 128, 128, dtype=torch.float64)
     expected = cpu(x)
-    for result, reference in (
-        (gpu(x.to("cuda", dtype)), expected),
-        (gpu.adjoint(expected.to("cuda", dtype)), cpu.adjoint(expected)),
-        (gpu.fbp(expected.to("cuda", dtype)), cpu.fbp(expected)),
+    for result, reference, single in (
+        (gpu(x.to("cuda", dtype)), expected, 1e-6),
+        (gpu.adjoint(expected.to("cuda", dtype)), cpu.adjoint(expected), 1e-6),
+        (gpu.fbp(expected.to("cuda", dtype)), cpu.fbp(expected), 1e-4),  # filters and interpolates in single precision
     ):
         error = (result.cpu().double() - reference).norm() / reference.norm()
-        assert error < (3e-6 if dtype == torch.float32 else 1e-12)
+        assert error < (single if dtype == torch.float32 else 1e-12)

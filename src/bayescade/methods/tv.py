@@ -37,18 +37,22 @@ BALANCE = 0.2
 class Settings:
     """Settings of TV."""
 
-    weight: float = 0.0  # w; 0 = by the rule of `default_weight`
+    weight: float = 0.0  # w; 0 = c times the noise, by the rule of `default_weight`
+    constant: float = 0.0  # c; 0 = the one chosen for the geometry
     fidelity: str = "least-squares"  # least-squares, weighted (by photon statistics) or poisson
     photons: float = 1e5  # per bin with nothing in the way; for weighted and poisson
     attenuation: float = 0.02  # of an image value of 1 over a length of 1; for weighted and poisson
     tolerance: float = 1e-3  # relative duality gap at which an image is done
-    iterations: int = 5000  # most iterations
+    iterations: int = 10000  # most iterations
 
     def __post_init__(self) -> None:
         if self.fidelity not in FIDELITIES:
             raise UserError(f"setting fidelity: expected {', '.join(FIDELITIES)}, got '{self.fidelity}'")
-        if not 0 <= self.weight < float("inf"):
-            raise UserError(f"setting weight: expected a positive number, or 0 for the default, got {self.weight}")
+        for name in ("weight", "constant"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise UserError(
+                    f"setting {name}: expected a positive number, or 0 for the default, got {getattr(self, name)}"
+                )
         if not 0 < self.tolerance < 1 or self.iterations < 1:
             raise UserError("settings tolerance and iterations: expected a number in (0, 1) and at least 1")
 
@@ -76,7 +80,9 @@ class TV(Reconstructor):
     def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
         sinogram = batch_last(sinogram.to(self.operator.device))
         fidelity = self._fidelity(sinogram)
-        weight = self.settings.weight or default_weight(self.operator, self.norm, fidelity, sinogram)
+        weight = self.settings.weight or default_weight(
+            self.operator, self.norm, fidelity, sinogram, self.settings.constant
+        )
         weights = torch.as_tensor(weight, dtype=sinogram.dtype, device=sinogram.device).reshape(-1, 1, 1, 1)
         image, gap = solve(
             self.operator,

@@ -37,6 +37,7 @@ class CellKey:
     images: int
     samples: int
     seed: int
+    settings: tuple[str, ...] = ()
     version: str = __version__
 
     def file_name(self) -> str:
@@ -51,6 +52,7 @@ def benchmark_paper(
     images: int = ellipses.PAPER_TEST,
     samples: int = 100,
     seed: int = 0,
+    settings: Sequence[str] = (),  # "key=value", for one method
     out: str | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
@@ -69,7 +71,10 @@ def benchmark_paper(
     place = choose_device(device)
     folder = make_folder(Path(out) / "cells") if out is not None else None
     truth = torch.cat([ellipses.paper_test(place)[:images], shepp_logan.generate(1, device=place)])
-    keys = [CellKey(name, case, images, samples, seed) for case in chosen for name in method_names or known]
+    names = list(method_names or known)
+    if settings and len(names) != 1:
+        raise UserError("--set: expected one method to set, e.g. --methods tv, got several")
+    keys = [CellKey(name, case, images, samples, seed, tuple(settings)) for case in chosen for name in names]
     with progress("table 1", len(keys) * len(truth)) as advance:
         rows = [cell(key, truth, folder, place, advance) for key in keys]
     answer = {"rows": rows, "seed": seed, "noise": NOISE.relative, "data_range": 1.0}
@@ -94,10 +99,13 @@ def cell(
         advance(len(truth))
         return stored_cell(path, key)
     geometry = case_geometry(key.case)
-    method = load_model(key.method, geometry, device=device)
+    method = load_model(key.method, geometry, settings=key.settings, device=device)
     sinogram = add_noise(ray_transform(geometry, device)(truth), NOISE, seed=key.seed)
-    scores, _ = score(method, Scans(sinogram, truth), geometry, samples=key.samples, seed=key.seed, advance=advance)
-    row = score_row(key.method, key.case, key.images, {name: values[:-1] for name, values in scores.items()})
+    scores, result = score(
+        method, Scans(sinogram, truth), geometry, samples=key.samples, seed=key.seed, advance=advance
+    )
+    ellipse_scores = {name: values[:-1] for name, values in scores.items()}
+    row = score_row(key.method, key.case, key.images, ellipse_scores, result.warning)
     row["psnr_shepp_logan"] = mean(scores["psnr"][-1:])
     if path is not None:
         write_json(path, {"key": dataclasses.asdict(key), "row": row})
@@ -108,7 +116,8 @@ def stored_cell(path: Path, key: CellKey) -> dict[str, Any]:
     """The row of an earlier run; raises when the file does not hold it."""
     try:
         stored = json.loads(read_text(path))
-        if stored["key"] == dataclasses.asdict(key) and stored["row"].keys() >= {"method", "case", "psnr", "status"}:
+        same = stored["key"] == json.loads(json.dumps(dataclasses.asdict(key)))
+        if same and stored["row"].keys() >= {"method", "case", "psnr", "status"}:
             row: dict[str, Any] = stored["row"]
             return row
     except (ValueError, KeyError, TypeError, AttributeError):

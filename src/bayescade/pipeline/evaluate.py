@@ -51,7 +51,7 @@ def evaluate(
     scans = scan_set(source, geometry, noise, seed=seed, count=count, device=place)
     with progress(f"scoring {model} on {name}", count) as advance:
         scores, result = score(method, scans, geometry, samples=samples, seed=seed, advance=advance)
-    row = score_row(model, name, count, scores)
+    row = score_row(model, name, count, scores, result.warning)
     if truth is None:
         head = image_source("shepp-logan", geometry.image_shape, seed=seed, device=place)
         scans_head = scan_set(head, geometry, noise, seed=seed, count=1, device=place)
@@ -72,20 +72,24 @@ def score(
     seed: int,
     advance: Advance = lambda count: None,
 ) -> tuple[dict[str, list[float | None]], Reconstruction]:
-    """Scores of every image, and the reconstructions of the first run of them."""
+    """Scores of every image, and the reconstructions of the first run of them, with the warnings of all."""
     scores: dict[str, list[float | None]] = {}
     kept: Reconstruction | None = None
+    warnings: list[str] = []
     for first, number in chunks(geometry, len(scans.truth)):
         result = method(scans.sinogram[first : first + number], samples=samples, seed=seed)
         for name, values in image_scores(result.image, scans.truth[first : first + number]).items():
             scores.setdefault(name, []).extend(values)
         kept = kept or dataclasses.replace(result, truth=scans.truth[first : first + number])
+        warnings += [result.warning] if result.warning else []
         advance(number)
     assert kept is not None
-    return scores, kept
+    return scores, dataclasses.replace(kept, warning="; ".join(warnings) or None)
 
 
-def score_row(model: str, case: str, images: int, scores: dict[str, list[float | None]]) -> dict[str, Any]:
+def score_row(
+    model: str, case: str, images: int, scores: dict[str, list[float | None]], warning: str | None
+) -> dict[str, Any]:
     """A row of `evaluate` and `benchmark`, as in the contract."""
     return {
         "method": model,
@@ -97,4 +101,5 @@ def score_row(model: str, case: str, images: int, scores: dict[str, list[float |
         "ssim": mean(scores.get("ssim")),
         "rmse": mean(scores["rmse"]),
         "uncertainty": None,
+        "warning": warning,
     }

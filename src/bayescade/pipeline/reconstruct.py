@@ -36,6 +36,7 @@ def reconstruct(
     check_seed(seed)
     place = choose_device(device)
     scores: dict[str, list[float | None]] = {}
+    warnings: list[str] = []
     start = time.perf_counter()
     with (
         ScanReader(scan) as reader,
@@ -51,6 +52,7 @@ def reconstruct(
                 result = dataclasses.replace(result, truth=batch.truth, scores=these)
                 for name, values in these.items():
                     scores.setdefault(name, []).extend(values)
+            warnings += [result.warning] if result.warning else []
             writer.append(result)
             advance(number)
     return {
@@ -58,6 +60,7 @@ def reconstruct(
         "model": model,
         "images": reader.count,
         "seconds": time.perf_counter() - start,
+        "warning": "; ".join(warnings) or None,
         **{name: mean(values) for name, values in scores.items()},
     }
 
