@@ -1,0 +1,64 @@
+"""The examples run at a tiny size, and the measured scans come out as they should."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from bayescade.methods import fbp
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
+
+def load(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_choosing_the_weight(tmp_path: Path) -> None:
+    line = [sys.executable, str(EXAMPLES / "choose_tv_weight.py"), "--cases", "sparse-8", "--images", "1"]
+    done = subprocess.run([*line, "--constants", "0.2,0.4", "--iterations", "50"], capture_output=True, text=True)
+    rows = [json.loads(row) for row in done.stdout.splitlines()]
+    assert [row["constant"] for row in rows] == [0.2, 0.4], done.stderr
+
+
+@pytest.mark.parametrize("scan", ["tooth", "diamond", "helsinki"])
+def test_measured_scans(scan: str, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = load("measured_scans")
+    arguments = ["measured_scans.py", scan, "--data", str(data_folder), "--out", str(tmp_path), "--coarsen", "8"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    example.main()
+    assert (tmp_path / f"measured_{scan}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("scan", "bins"), [("tooth", 640), ("diamond", 160)])
+def test_the_stated_centre_is_sharp(scan: str, bins: int, data_folder: Path) -> None:
+    """A wrong centre of rotation smears edges into places where nothing is: what is negative is least at the right one."""
+    example = load("measured_scans")
+    sinogram, geometry, _ = example.load_scan(scan, data_folder, coarsen=2)
+    assert geometry.bins == bins // 2
+
+    def negative(shift: float) -> float:
+        moved = type(geometry)(**{**vars(geometry), "offset": geometry.offset + shift})
+        image = fbp.build(moved, fbp.Settings("hann"))(sinogram).image
+        return float(image.clamp_max(0).sum())
+
+    stated = negative(0.0)
+    assert all(abs(negative(shift)) > abs(stated) for shift in (-3.0, 3.0))
+
+
+def test_coarse_bins_are_where_the_fine_ones_were(data_folder: Path) -> None:
+    example = load("measured_scans")
+    _, fine, _ = example.load_scan("tooth", data_folder, coarsen=1)
+    _, coarse, _ = example.load_scan("tooth", data_folder, coarsen=4)
+    assert fine.bin_positions()[296] == pytest.approx(0)
+    np.testing.assert_allclose(coarse.bin_positions()[3], fine.bin_positions()[12:16].mean())
