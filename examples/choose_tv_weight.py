@@ -26,7 +26,7 @@ from bayescade.physics.fidelity import LeastSquares
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(PAPER_CASES))
-    parser.add_argument("--constants", default="0.01,0.02,0.05,0.1,0.15,0.2,0.3,0.5")
+    parser.add_argument("--constants", default="0.05,0.08,0.12,0.16,0.2,0.3,0.4,0.6,0.8")
     parser.add_argument("--images", type=int, default=50, help="of each kind")
     parser.add_argument("--iterations", type=int, default=10000)
     parser.add_argument("--device", default="auto")
@@ -55,7 +55,7 @@ def search(case: str, constants: list[float], count: int, iterations: int, devic
             "psnr": round(float(scores.mean()), 3),
             "ellipses": round(float(scores[:count].mean()), 3),
             "heads": round(float(scores[count:].mean()), 3),
-            "late": int((gap > 1e-3).sum()),
+            "late": len(gap) - int((gap <= 1e-3).sum()),
             "mean weight": float((constant * unit).mean()),
         }
         print(json.dumps(row), flush=True)

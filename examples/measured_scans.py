@@ -35,7 +35,7 @@ def load_scan(name: str, folder: Path, coarsen: int = 1) -> tuple[NDArray[np.flo
         geometry = parallel(sinogram, file["angles_deg"], float(file["cor_px"]), coarsen, size=540)
     elif name == "diamond":
         file = np.load(folder / "sino_diamond24737.npz")
-        sinogram, unit = file["sino_rows"][2], "bin"
+        sinogram, unit = file["sino_rows"][3], "bin"
         geometry = parallel(sinogram, file["angles_deg"], float(file["cor_px"]), coarsen, size=160)
     else:
         file = np.load(folder / "sino_htc2022_ta_full.npz")
@@ -44,13 +44,14 @@ def load_scan(name: str, folder: Path, coarsen: int = 1) -> tuple[NDArray[np.flo
             np.deg2rad(file["angles_deg"])[:: 2 * coarsen],
             bins=sinogram.shape[1] // coarsen,
             bin_width=float(file["det_px_mm"]) * coarsen,
+            offset=-(sinogram.shape[1] % coarsen) / 2 * float(file["det_px_mm"]),
             pixel_size=float(file["voxel_mm_512"]) * coarsen,
             image_shape=(512 // coarsen, 512 // coarsen),
             source_origin=float(file["sod_mm"]),
             source_detector=float(file["sdd_mm"]),
         )
         sinogram = sinogram[:: 2 * coarsen]  # every second view is plenty
-    return bin_sums(sinogram, coarsen)[: geometry.views], geometry, unit
+    return bin_means(sinogram, coarsen), geometry, unit
 
 
 def parallel(
@@ -69,7 +70,7 @@ def parallel(
     )
 
 
-def bin_sums(sinogram: NDArray[np.float32], coarsen: int) -> NDArray[np.float32]:
+def bin_means(sinogram: NDArray[np.float32], coarsen: int) -> NDArray[np.float32]:
     """The mean over each run of `coarsen` bins."""
     bins = sinogram.shape[1] // coarsen
     return sinogram[:, : bins * coarsen].reshape(len(sinogram), bins, coarsen).mean(2)
@@ -96,7 +97,7 @@ def main() -> None:
     views, arc = geometry.views, math.degrees(max(geometry.angles) - min(geometry.angles))
     title = f"{options.scan}: {views} views over {arc:.0f} degrees, {geometry.bins} bins; attenuation per {unit}"
     path = make_folder(options.out) / f"measured_{options.scan}.png"
-    draw_panels([panels], path, geometry.to_json(), title)
+    draw_panels([panels], path, geometry.to_json(), title, unit)
     print(f"wrote {path}")
 
 

@@ -91,6 +91,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "no_arc.toml").write_text("bins = 5\nviews = 3\narc_degrees = 0\n")
     (tmp_path / "deep.json").write_text("[" * 100000)
     (tmp_path / "large_image.toml").write_text("bins = 1\nviews = 1\nimage_shape = [50000, 50000]\n")
+    (tmp_path / "arc_beside.toml").write_text("bins = 5\nangles = [0.1]\narc_degrees = 90\n")
+    fan = "kind = 'fan'\nbins = 300\nviews = 9\nsource_origin = 300\nsource_detector = 400\n"
+    (tmp_path / "fan_no_arc.toml").write_text(fan)
     (tmp_path / "geo.yaml").write_text("bins: 5\n")
     return tmp_path
 
@@ -187,6 +190,8 @@ BAD: list[tuple[str, str]] = [
     ("simulate --phantom ellipses --geometry bad_views.toml -o out.h5", "views: expected a whole number"),
     ("simulate --phantom ellipses --geometry degrees.toml -o out.h5", "look like degrees"),
     ("simulate --phantom ellipses --geometry huge.toml -o out.h5", "needs about"),
+    ("simulate --phantom ellipses --geometry arc_beside.toml -o out.h5", "arc_degrees: it goes with views"),
+    ("simulate --phantom ellipses --geometry fan_no_arc.toml -o out.h5", "a fan beam needs it beside views"),
     # images
     ("simulate --phantom none.npy --case sparse-8 -o out.h5", "none.npy: there is no such file"),
     ("simulate --phantom small.npy --case sparse-8 -o out.h5", "these have 64 x 64; use a geometry file"),

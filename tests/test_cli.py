@@ -95,6 +95,8 @@ def test_simulate_options(options: str, attribute: tuple[str, float], capsys: py
     [
         "bins = 91\nviews = 10\nimage_shape = [40, 64]\n",
         "bins = 91\nangles_degrees = [0, 30.5, 100]\nimage_shape = [40, 64]\noffset = 1.5\nbin_width = 0.9\n",
+        "kind = 'fan'\nbins = 91\nviews = 40\narc_degrees = 360\nimage_shape = [40, 64]\nsource_origin = 90\n"
+        "source_detector = 120\n",
         "kind = 'parallel'\nbins = 91\nangles = [0.0, 1.0]\nimage_shape = [40, 64]\npixel_size = 0.5\n",
     ],
 )

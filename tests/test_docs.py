@@ -35,6 +35,9 @@ def test_the_readme_commands_run(
         line for block in blocks(ROOT / "README.md", "") for line in block.splitlines() if line.startswith("bayescade ")
     ]
     assert len(lines) >= 5
+    assert run(["demo"]) == 0
+    said = capsys.readouterr().out.split(" s\n")[0].rsplit(",", 1)[0]
+    assert said in (ROOT / "README.md").read_text(), f"the README shows another demo than: {said}"
     for line in lines:
         assert run(line.split("#")[0].split()[1:]) == 0, line
     (tmp_path / "geo.toml").write_text(blocks(ROOT / "README.md", "toml")[0])

@@ -14,8 +14,8 @@ PACKAGE = Path(bayescade.__file__).parent
 LEVELS = [
     {"errors"},
     {"shelf", "files", "progress", "devices"},
-    {"config", "physics", "results"},
-    {"projectors", "phantoms", "metrics"},
+    {"arrays", "config", "physics"},
+    {"results", "projectors", "phantoms", "metrics"},
     {"data", "figures"},
     {"methods", "testing"},
     {"pipeline"},

@@ -326,5 +326,8 @@ def _fail(message: str, code: int) -> int:
 
 def main() -> None:
     """Entry point of the command."""
+    from bayescade.progress import show_progress
+
+    show_progress()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop cleans up like an interruption
     sys.exit(run())

@@ -1,4 +1,7 @@
-"""Progress with time left, on standard error; standard output belongs to the answer."""
+"""Progress with time left, on standard error; standard output belongs to the answer.
+
+Commands show it (`show_progress`); code that is called from Python is quiet.
+"""
 
 import sys
 import time
@@ -12,6 +15,15 @@ PLAIN_EVERY = 10.0  # seconds between lines where there is no terminal
 
 Advance = Callable[[int], None]
 
+_shown = False
+_bars: Progress | None = None  # the bars on the terminal now: work inside work adds one below
+
+
+def show_progress() -> None:
+    """From now on progress is shown."""
+    global _shown
+    _shown = True
+
 
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Advance]:
@@ -19,8 +31,22 @@ def progress(label: str, total: int) -> Iterator[Advance]:
 
     On a terminal it is a live bar that goes away at the end; elsewhere a line now and then.
     """
-    if not sys.stderr.isatty():
+    if not _shown:
+        yield lambda count: None
+    elif not sys.stderr.isatty():
         yield _plain(label, total)
+    else:
+        with _terminal() as bars:
+            task = bars.add_task(label, total=total)
+            yield lambda count: bars.advance(task, count)
+            bars.remove_task(task)
+
+
+@contextmanager
+def _terminal() -> Iterator[Progress]:
+    global _bars
+    if _bars is not None:
+        yield _bars
         return
     columns = (
         TextColumn("{task.description}"),
@@ -30,9 +56,11 @@ def progress(label: str, total: int) -> Iterator[Advance]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(label, total=total)
-        yield lambda count: bars.advance(task, count)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as _bars:
+        try:
+            yield _bars
+        finally:
+            _bars = None
 
 
 def _plain(label: str, total: int) -> Advance:

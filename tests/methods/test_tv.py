@@ -10,7 +10,6 @@ from bayescade.errors import UserError
 from bayescade.methods import tv
 from bayescade.methods._tv_weight import (
     CONSTANTS,
-    OTHER,
     constant,
     default_weight,
     gradient_noise,
@@ -19,7 +18,12 @@ from bayescade.methods._tv_weight import (
 )
 from bayescade.metrics.psnr import psnr
 from bayescade.physics.cases import PAPER_CASES, case_geometry
-from bayescade.physics.differences import gradient, gradient_adjoint, total_variation
+from bayescade.physics.differences import (
+    CORNERS_NORM_SQUARED,
+    corner_gradients,
+    corner_gradients_adjoint,
+    total_variation,
+)
 from bayescade.physics.fidelity import LeastSquares, PoissonLikelihood, WeightedLeastSquares
 from bayescade.physics.geometry import FanBeam, ParallelBeam
 from bayescade.physics.linalg import dense, norm
@@ -40,11 +44,26 @@ def test_conforms() -> None:
 
 
 def test_the_gradient_and_its_transpose() -> None:
-    x, q = torch.randn(2, 1, 5, 7).double(), torch.randn(2, 2, 1, 5, 7).double()
-    down, right = gradient(x)
-    left = (down * q[0]).sum() + (right * q[1]).sum()
-    torch.testing.assert_close(left, (x * gradient_adjoint(q[0], q[1])).sum())
-    assert float(total_variation(square())[0]) == pytest.approx(2 * (6 + 8), abs=2), "about the length of the edge"
+    x, q = torch.randn(2, 1, 5, 7).double(), torch.randn(4, 2, 2, 1, 5, 7).double()
+    corners = tuple((down, right) for down, right in q)
+    left = sum((g[0] * p[0] + g[1] * p[1]).sum() for g, p in zip(corner_gradients(x), corners, strict=True))
+    torch.testing.assert_close(left, (x * corner_gradients_adjoint(corners)).sum())
+
+
+def test_total_variation_does_not_mind_how_an_image_is_turned() -> None:
+    x = torch.rand(1, 1, 9, 9)
+    for other in (x.flip(-1), x.flip(-2), x.transpose(-1, -2), x.rot90(1, (-2, -1))):
+        torch.testing.assert_close(total_variation(other), total_variation(x))
+    assert float(total_variation(square())[0]) == pytest.approx(2 * (6 + 8), abs=1), "about the length of the edge"
+
+
+def test_the_norm_of_the_gradients_is_below_its_bound() -> None:
+    x = torch.randn(1, 1, 40, 40).double()
+    for _ in range(200):
+        x = corner_gradients_adjoint(corner_gradients(x))
+        size = float(x.norm())
+        x = x / size
+    assert 0.95 * CORNERS_NORM_SQUARED < size < CORNERS_NORM_SQUARED
 
 
 def objective(method: tv.TV, fidelity, sinogram: torch.Tensor, weight: float, image: torch.Tensor) -> torch.Tensor:
@@ -127,6 +146,12 @@ def test_the_result_scales_with_the_data() -> None:
     torch.testing.assert_close(method(1000 * sinogram).image / 1000, method(sinogram).image, rtol=0, atol=2e-3)
 
 
+def test_nothing_measured_gives_nothing() -> None:
+    result = tv.build(SMALL, tv.Settings())(torch.zeros(2, 1, *SMALL.sinogram_shape))
+    assert result.warning is None
+    assert float(result.image.abs().max()) == 0
+
+
 def test_says_when_it_did_not_converge() -> None:
     sinogram = ray_transform(SMALL)(square())
     result = tv.build(SMALL, tv.Settings(iterations=3))(sinogram)
@@ -157,7 +182,11 @@ def test_the_noise_is_estimated_beside_the_object(views: int) -> None:
     std = torch.tensor([0.1, 1.0, 5.0]).reshape(3, 1, 1, 1)
     noisy = smooth + std * torch.randn(smooth.shape, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(noise_std(noisy), std.flatten(), rtol=0.25, atol=0)
-    assert noise_std(torch.rand(2, 1, 3, 4)).shape == (2,)
+    assert torch.equal(noise_std(torch.rand(2, 1, 3, 4)), torch.zeros(2)), "too few bins to tell"
+    masked = noisy.clone()
+    masked[..., :60] = 0
+    torch.testing.assert_close(noise_std(masked), std.flatten(), rtol=0.3, atol=0)
+    assert torch.equal(noise_std(torch.zeros(2, 1, 3, 40)), torch.zeros(2))
 
 
 @pytest.mark.parametrize("geometry", [case_geometry("sparse-8"), case_geometry("limited-90"), SMALL])
@@ -177,7 +206,12 @@ def test_the_rule_follows_noise_and_units() -> None:
     sinogram = add_noise(operator(square()), Noise(0.05), seed=0)
     unit = gradient_noise(operator, norm(operator), LeastSquares(), sinogram)
     torch.testing.assert_close(gradient_noise(operator, norm(operator), LeastSquares(), 7 * sinogram), 7 * unit)
-    assert constant(SMALL) == OTHER
+    assert constant(SMALL) == 0.4
+    near = ParallelBeam(np.deg2rad(np.arange(105) + 0.5), bins=183, image_shape=(128, 128))
+    assert constant(near) == pytest.approx(0.14, abs=1e-3), "half way between 90 and 120 degrees"
+    again = case_geometry("limited-90")
+    rounded = ParallelBeam(np.array(again.angles) + 1e-14, again.bins, again.bin_width)
+    assert constant(rounded) == CONSTANTS["limited-90"]
     assert constant(case_geometry("sparse-32")) == CONSTANTS["sparse-32"]
     assert set(CONSTANTS) == set(PAPER_CASES)
     poisson = PoissonLikelihood(1e4, 0.05)

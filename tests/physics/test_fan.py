@@ -7,7 +7,7 @@ import torch
 
 from bayescade.errors import UserError
 from bayescade.methods import fbp
-from bayescade.physics.fan_fbp import arc_position, parker_weights, scan_kind, view_angles
+from bayescade.physics.fan_fbp import arc_position, parker_weights, scan_kind, shared_weights, view_weights
 from bayescade.physics.geometry import FanBeam, ParallelBeam, geometry_from_json
 from bayescade.projectors import ray_transform
 
@@ -81,7 +81,7 @@ def test_scans_are_told_apart(name: str) -> None:
 
 
 def test_a_view_measured_twice_stands_for_half() -> None:
-    angles, _ = view_angles(fan(np.arange(361.0)))
+    angles = view_weights(fan(np.arange(361.0)))
     np.testing.assert_allclose(angles[[0, -1]], DEGREE / 2, atol=1e-9)
     np.testing.assert_allclose(angles[1:-1], DEGREE, atol=1e-9)
     assert angles.sum() == pytest.approx(2 * math.pi)
@@ -103,6 +103,50 @@ def test_parkers_weights_of_a_line_and_its_twin_add_up_to_one(name: str) -> None
         np.testing.assert_allclose(weights[seen, b] + other, 1, atol=2e-3)
         alone = (twin > position[-1]) & (position < math.pi + 2 * g)
         np.testing.assert_array_equal(weights[alone, b], 1)
+
+
+def test_views_of_uneven_steps_stand_for_what_is_around_them() -> None:
+    degrees = np.concatenate([np.arange(0, 100, 0.5), np.arange(100, 260, 2.0)])
+    weights = view_weights(fan(degrees)) / DEGREE
+    np.testing.assert_allclose(weights[[0, 50, 300]], [0.5, 0.5, 2.0], atol=1e-9)
+    np.testing.assert_allclose(weights[-1], 2.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("degrees", [[0.0], [0.0, 10.0], [0.0, 30.0], [0.0, 100.0]])
+def test_a_few_views_are_no_full_scan(degrees: list[float]) -> None:
+    assert scan_kind(fan(np.array(degrees))) == "limited"
+    assert np.isfinite(view_weights(fan(np.array(degrees)))).all()
+
+
+def test_an_arc_in_equal_parts_is_short_when_the_parts_reach() -> None:
+    arc = 180 + FAN
+    middles = (np.arange(200) + 0.5) * arc / 200
+    assert scan_kind(fan(middles)) == "short"
+
+
+@pytest.mark.parametrize("degrees", [np.arange(0, 170.0), np.arange(0, 195.0), np.arange(360.0)])
+def test_shared_weights_of_a_line_and_its_twin_add_up_to_one(degrees: np.ndarray) -> None:
+    geometry = fan(np.linspace(degrees[0], degrees[-1], 5001), offset=12.0)
+    weights, position = shared_weights(geometry), arc_position(geometry)
+    step = position[1] - position[0]
+    positions = geometry.bin_positions()
+    for b in range(20, 100, 9):
+        mirrored = int(np.argmin(abs(positions + positions[b])))
+        assert abs(positions[mirrored] + positions[b]) < 1e-9
+        twin = np.mod(position + math.pi - 2 * geometry.fan_angles()[b], 2 * math.pi)
+        seen = np.flatnonzero(twin <= position[-1])
+        other = weights[np.round(twin[seen] / step).astype(int), mirrored]
+        np.testing.assert_allclose(weights[seen, b] + other, 1, atol=5e-3)
+        alone = np.flatnonzero((twin > position[-1] + 2 * step) & (twin < 2 * math.pi - 2 * step))
+        np.testing.assert_allclose(weights[alone, b], 1)
+
+
+def test_a_displaced_detector_sees_the_outside_once() -> None:
+    """A full scan by a detector that reaches past the axis on one side only gives back a disc all the same."""
+    geometry = fan(np.arange(360.0), bins=90, offset=30.0)
+    image = ray_transform(geometry).fbp(disc_sinogram(geometry, 8, 18, 0), "hann")[0, 0]
+    i, j = np.meshgrid(np.arange(64) - 31.5, np.arange(64) - 31.5, indexing="ij")
+    assert float(image[np.hypot(i - 18, j) < 5].mean()) == pytest.approx(1, abs=0.03)
 
 
 @pytest.mark.parametrize("name", [name for name in SCANS if not name.startswith("limited")])

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bayescade.arrays import ArrayReader, ArrayWriter
 from bayescade.errors import UserError
-from bayescade.files import ArrayReader, ArrayWriter, make_folder
+from bayescade.files import make_folder
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from bayescade import phantoms, shelf
+from bayescade.arrays import SUFFIXES
 from bayescade.data.images import read_images
 from bayescade.data.splits import split_seed
 from bayescade.errors import UserError
-from bayescade.files import SUFFIXES, suffix
+from bayescade.files import suffix
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,6 +48,7 @@ def draw_panels(
     path: Path | str,
     geometry: str,  # JSON text: for the axes
     title: str = "",
+    unit: str = "pixel",  # of the geometry's lengths
 ) -> None:
     """Writes the rows of panels as a PNG file; x to the right, y up, in the units of the geometry."""
     columns = max(len(row) for row in rows)
@@ -68,8 +69,8 @@ def draw_panels(
                 panel.image.T, origin="lower", cmap=COLOURS[panel.scale], vmin=low, vmax=high, extent=_extent(geometry)
             )
             axis.set_title(panel.title, fontsize=10)
-            axis.set_xlabel("x", fontsize=8)
-            axis.set_ylabel("y", fontsize=8)
+            axis.set_xlabel(f"x ({unit})", fontsize=8)
+            axis.set_ylabel(f"y ({unit})", fontsize=8)
             axis.tick_params(labelsize=7)
             bar = figure.colorbar(drawn, ax=axis, shrink=0.85)
             bar.ax.tick_params(labelsize=7)

@@ -8,9 +8,13 @@ outweigh that, and not much more. So the weight is
 h_i the curvature of D in bin i and var_i the variance of the noise there: this is the universal threshold of Donoho and
 Johnstone (1994), noise level times a constant, for the coefficients that A' e has. For least squares var is estimated from the
 sinogram; a likelihood knows it, var = 1 / h. The constant c was chosen for each of the paper's cases on validation images
-(examples/choose_tv_weight.py), and the middle one serves every other geometry.
+(examples/choose_tv_weight.py); every other geometry goes by its arc, interpolated between the limited-angle cases and the
+middle of the sparse ones.
 """
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +24,8 @@ from bayescade.physics.geometry import Geometry
 from bayescade.physics.operator import RayTransform
 
 # c of each case: the best on 50 ellipse images and 50 randomised heads of the validation split (docs/data/tv_weights.jsonl).
-CONSTANTS = dict(zip(PAPER_CASES, (0.4, 0.2, 0.4, 0.4, 0.6, 0.08, 0.12, 0.3), strict=True))
-OTHER = 0.35  # the middle of the eight
+CONSTANTS = dict(zip(PAPER_CASES, (0.4, 0.2, 0.4, 0.6, 0.6, 0.12, 0.16, 0.3), strict=True))
+ARC_DEGREES, ARC_CONSTANTS = (90, 120, 150, 180), (0.12, 0.16, 0.3, 0.4)
 
 LEAST = 1e-7  # of the data's size: the weight never vanishes
 WINDOW_BINS, WINDOW_SAMPLES = 8, 128  # least size of a window of the noise estimate
@@ -41,9 +45,26 @@ def default_weight(
 
 
 def constant(geometry: Geometry) -> float:
-    """c for a geometry."""
-    known = {case_geometry(case).hash(): value for case, value in CONSTANTS.items()}
-    return known.get(geometry.hash(), OTHER)
+    """c for a geometry: that of its case, or by its arc."""
+    for case, value in CONSTANTS.items():
+        if same_scan(geometry, case_geometry(case)):
+            return value
+    return float(np.interp(measured_arc(geometry), ARC_DEGREES, ARC_CONSTANTS))
+
+
+def same_scan(a: Geometry, b: Geometry) -> bool:
+    """Whether two geometries are one, up to rounding."""
+    if (a.kind, a.bins, a.views, a.image_shape) != (b.kind, b.bins, b.views, b.image_shape):
+        return False
+    ours, theirs = ((*g.angles, g.bin_width, g.offset, g.pixel_size) for g in (a, b))
+    return bool(np.allclose(ours, theirs, rtol=1e-9, atol=1e-9))
+
+
+def measured_arc(geometry: Geometry) -> float:
+    """Degrees out of 180 in which lines are measured: all but the largest gap between views, less a step (fans: about)."""
+    turned = np.sort(np.mod(np.asarray(geometry.angles), math.pi))
+    gaps = np.diff(turned, append=turned[0] + math.pi)
+    return math.degrees(math.pi - gaps.max() + np.median(gaps))
 
 
 def gradient_noise(operator: RayTransform, operator_norm: float, fidelity: Fidelity, sinogram: Tensor) -> Tensor:
@@ -54,7 +75,9 @@ def gradient_noise(operator: RayTransform, operator_norm: float, fidelity: Fidel
     else:
         variance_of_slope = curvature  # h^2 var = h
     squares = operator.adjoint(variance_of_slope) * mean_entry(operator)
-    noise = squares.flatten(1).median(1).values.clamp_min(0).sqrt()
+    squares = squares.flatten(1)
+    seen = squares > 0  # pixels that a ray meets
+    noise = torch.where(seen, squares, torch.nan).nanmedian(1).values.nan_to_num(0).sqrt()
     return noise / (curvature.mean((1, 2, 3)) * operator_norm**2)
 
 
@@ -81,10 +104,13 @@ def noise_std(
     """
     views, bins = sinogram.shape[-2:]
     if bins < 5:
-        return sinogram.flatten(1).std(1)
+        return sinogram.new_zeros(len(sinogram))  # too few bins to tell noise from signal
     y = sinogram
     fourth = y[..., :-4] - 4 * y[..., 1:-3] + 6 * y[..., 2:-2] - 4 * y[..., 3:-1] + y[..., 4:]
     width = min(max(WINDOW_BINS, -(-WINDOW_SAMPLES // views)), bins - 4)
     windows = fourth[:, 0].abs().unfold(-1, width, width)  # (batch, views, windows, width)
-    levels = windows.transpose(1, 2).flatten(2).median(2).values.sort(1).values  # (batch, windows)
-    return levels[:, levels.shape[1] // 10] / 0.6745 / 70**0.5
+    levels = windows.transpose(1, 2).flatten(2).median(2).values  # (batch, windows)
+    levels = torch.where(levels > 0, levels, torch.inf).sort(1).values  # a masked part of the detector is no quiet one
+    count = torch.isfinite(levels).sum(1, keepdim=True)
+    quiet = levels.gather(1, (count // 10).clamp_max(levels.shape[1] - 1))[:, 0]
+    return torch.where(count[:, 0] > 0, quiet, 0.0) / 0.6745 / 70**0.5

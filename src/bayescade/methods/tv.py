@@ -2,10 +2,10 @@
 
     minimise  D(y, A x) / (h ||A||^2) + w TV(x)   over images x >= 0,
 
-D the data fidelity, h its mean curvature (1 for least squares), TV the isotropic total variation in units of a pixel. Divided
-so, the weight w means the same for every scanner. Solved by the algorithm of Chambolle and Pock (2011) with over-relaxation
-(Condat 2013), and stopped when the duality gap over the box 0 <= x <= 2 max x is a small part of the objective: then no
-image in that box is better by more than the gap.
+D the data fidelity, h its mean curvature (1 for least squares), TV the isotropic total variation in units of a pixel, the
+mean over the four corners of a pixel (`differences`). Divided so, the weight w means the same for every scanner. Solved by the
+algorithm of Chambolle and Pock (2011) with over-relaxation (Condat 2013), and stopped when the duality gap over the box
+0 <= x <= 2 max x is a small part of the objective: then no image in that box is better by more than the gap.
 """
 
 import dataclasses
@@ -17,11 +17,22 @@ from torch import Tensor
 
 from bayescade.errors import UserError
 from bayescade.methods._tv_weight import default_weight
-from bayescade.physics.differences import GRADIENT_NORM_SQUARED, gradient, gradient_adjoint, magnitude, total_variation
+from bayescade.physics.differences import (
+    CORNERS,
+    CORNERS_NORM_SQUARED,
+    Corners,
+    Pair,
+    corner_gradients,
+    corner_gradients_adjoint,
+    magnitude,
+    total_variation,
+)
 from bayescade.physics.fidelity import Fidelity, LeastSquares, PoissonLikelihood, WeightedLeastSquares
 from bayescade.physics.geometry import Geometry
 from bayescade.physics.linalg import norm
+from bayescade.physics.noise import check_photons
 from bayescade.physics.operator import RayTransform
+from bayescade.progress import progress
 from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction, Reconstructor
 
@@ -53,8 +64,11 @@ class Settings:
                 raise UserError(
                     f"setting {name}: expected a positive number, or 0 for the default, got {getattr(self, name)}"
                 )
-        if not 0 < self.tolerance < 1 or self.iterations < 1:
-            raise UserError("settings tolerance and iterations: expected a number in (0, 1) and at least 1")
+        if not 0 < self.tolerance < 1:
+            raise UserError(f"setting tolerance: expected a number between 0 and 1, got {self.tolerance}")
+        if self.iterations < 1:
+            raise UserError(f"setting iterations: expected at least 1, got {self.iterations}")
+        check_photons(self.photons, self.attenuation)
 
 
 FIDELITIES = ("least-squares", "weighted", "poisson")
@@ -67,7 +81,7 @@ def build(geometry: Geometry, settings: Settings, device: torch.device | str = "
 
 @final
 class TV(Reconstructor):
-    """Total variation without uncertainty; `warning` of its result says which images did not converge."""
+    """Total variation without uncertainty; `warning` of its result says how many images did not converge."""
 
     name = "tv"
 
@@ -93,7 +107,7 @@ class TV(Reconstructor):
             tolerance=self.settings.tolerance,
             iterations=self.settings.iterations,
         )
-        late = int((gap > self.settings.tolerance).sum())
+        late = len(gap) - int((gap <= self.settings.tolerance).sum())
         warning = (
             f"{late} of {len(image)} images did not converge in {self.settings.iterations} iterations: relative duality "
             f"gap up to {float(gap.max()):.1e}, wanted {self.settings.tolerance:g}"
@@ -119,6 +133,7 @@ def batch_last(tensor: Tensor) -> Tensor:
     return tensor.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2)
 
 
+@torch.no_grad()
 def solve(
     operator: RayTransform,
     operator_norm: float,
@@ -127,7 +142,7 @@ def solve(
     weight: Tensor,  # (batch, 1, 1, 1)
     *,
     tolerance: float = 1e-3,
-    iterations: int = 5000,
+    iterations: int = 10000,
 ) -> tuple[Tensor, Tensor]:
     """The images (batch, 1, height, width) and their relative duality gaps (batch,).
 
@@ -138,18 +153,20 @@ def solve(
     gaps = torch.full((len(sinogram),), torch.inf, dtype=sinogram.dtype, device=sinogram.device)
     active = torch.arange(len(sinogram), device=sinogram.device)
     point = first_point(problem)
-    for iteration in range(1, iterations + 1):
-        found = step(problem, point)
-        point = point.relaxed(found)
-        if iteration % CHECK_EVERY and iteration < iterations:
-            continue
-        gap = relative_gap(problem, found)
-        images[active], gaps[active] = found.image, gap
-        keep = gap > tolerance
-        if not bool(keep.any()):
-            break
-        if not bool(keep.all()):
-            problem, point, active = problem.take(keep), point.take(keep), active[keep]
+    with progress("total variation, at most", iterations) as advance:
+        for iteration in range(1, iterations + 1):
+            found = step(problem, point)
+            point = point.relaxed(found)
+            if iteration % CHECK_EVERY and iteration < iterations:
+                continue
+            advance((iteration - 1) % CHECK_EVERY + 1)
+            gap = relative_gap(problem, found)
+            images[active], gaps[active] = found.image, gap
+            keep = ~(gap <= tolerance)  # also what is not a number
+            if not bool(keep.any()):
+                break
+            if not bool(keep.all()):
+                problem, point, active = problem.take(keep), point.take(keep), active[keep]
     return images, gaps
 
 
@@ -165,15 +182,16 @@ class Problem:
     curvature: Tensor  # (batch, 1, 1, 1) mean curvature h of the fidelity
     start: Tensor  # FBP, clipped at 0
     primal_step: Tensor  # (batch, 1, 1, 1)
-    dual_step: Tensor  # (batch, 1, 1, 1), for the data; the gradient's is dual_step / 8
+    dual_step: Tensor  # (batch, 1, 1, 1), for the data; the gradients' is dual_step / 32
 
     @classmethod
     def of(
         cls, operator: RayTransform, operator_norm: float, fidelity: Fidelity, sinogram: Tensor, weight: Tensor
     ) -> "Problem":
-        """Steps t and s with t s (1 + 1) = 1, for ||A / norm|| = 1 and ||gradient||^2 / 8 = 1, and t / s in balance."""
+        """Steps t and s with t s (1 + 1) = 1, for ||A / norm|| = 1 and ||gradients||^2 / 32 = 1, and t / s in balance."""
         start = operator.fbp(sinogram).clamp_min(0)
-        size = start.square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(1e-12)
+        back = operator.adjoint(sinogram) / operator_norm**2  # of use where FBP is nowhere positive
+        size = torch.maximum(_size(start), 0.01 * _size(back)).clamp_min(1e-12)
         ratio = BALANCE * size / weight
         dual_step = (1 / (2 * ratio)).sqrt()
         curvature = fidelity.curvature(sinogram).mean((1, 2, 3), keepdim=True)
@@ -183,13 +201,10 @@ class Problem:
 
     def take(self, keep: Tensor) -> "Problem":
         """The problem of some of the images."""
-        fidelity = self.fidelity
-        if isinstance(fidelity, WeightedLeastSquares):
-            fidelity = WeightedLeastSquares(select(fidelity.weights, keep))
         return Problem(
             self.operator,
             self.norm,
-            fidelity,
+            self.fidelity.take(keep),
             sinogram=select(self.sinogram, keep),
             weight=select(self.weight, keep),
             curvature=select(self.curvature, keep),
@@ -213,20 +228,21 @@ class Point:
 
     image: Tensor
     data: Tensor  # dual of the data, in units of the norm
-    down: Tensor  # dual of the gradient
-    right: Tensor
+    corners: Corners  # dual of the gradients
 
     def take(self, keep: Tensor) -> "Point":
         """The point of some of the images."""
-        return Point(*(select(part, keep) for part in (self.image, self.data, self.down, self.right)))
+        a, b, c, d = ((select(down, keep), select(right, keep)) for down, right in self.corners)
+        return Point(select(self.image, keep), select(self.data, keep), (a, b, c, d))
 
     def relaxed(self, to: "Point") -> "Point":
         """The point past `to`, seen from here."""
+        a, b, c, d = (
+            (torch.lerp(old[0], new[0], RELAXATION), torch.lerp(old[1], new[1], RELAXATION))
+            for old, new in zip(self.corners, to.corners, strict=True)
+        )
         return Point(
-            torch.lerp(self.image, to.image, RELAXATION),
-            torch.lerp(self.data, to.data, RELAXATION),
-            torch.lerp(self.down, to.down, RELAXATION),
-            torch.lerp(self.right, to.right, RELAXATION),
+            torch.lerp(self.image, to.image, RELAXATION), torch.lerp(self.data, to.data, RELAXATION), (a, b, c, d)
         )
 
 
@@ -238,21 +254,34 @@ def select(tensor: Tensor, keep: Tensor) -> Tensor:
 def first_point(problem: Problem) -> Point:
     """The clipped FBP, and no dual."""
     zero = torch.zeros_like(problem.start)
-    return Point(problem.start, torch.zeros_like(problem.sinogram), zero, zero)
+    none: Pair = (zero, zero)
+    return Point(problem.start, torch.zeros_like(problem.sinogram), (none, none, none, none))
 
 
 def step(problem: Problem, now: Point) -> Point:
-    """One iteration, without relaxation: a feasible point, image >= 0 and |(down, right)| <= weight."""
-    slope = problem.adjoint(now.data) + gradient_adjoint(now.down, now.right)
+    """One iteration, without relaxation: a feasible point, image >= 0 and |corner| <= weight / 4."""
+    slope = problem.adjoint(now.data) + corner_gradients_adjoint(now.corners)
     image = (now.image - problem.primal_step * slope).clamp_min(0)
     ahead = 2 * image - now.image
 
     data = prox_data(problem, now.data + problem.dual_step * problem.forward(ahead))
-    down, right = gradient(ahead)
-    gradient_step = problem.dual_step / GRADIENT_NORM_SQUARED
-    down, right = now.down + gradient_step * down, now.right + gradient_step * right
-    shrink = problem.weight / torch.maximum(magnitude(down, right), problem.weight)
-    return Point(image, data, down * shrink, right * shrink)
+    corner_step = problem.dual_step / CORNERS_NORM_SQUARED
+    bound = problem.weight / CORNERS
+    a, b, c, d = (
+        project(old[0] + corner_step * new[0], old[1] + corner_step * new[1], bound)
+        for old, new in zip(now.corners, corner_gradients(ahead), strict=True)
+    )
+    return Point(image, data, (a, b, c, d))
+
+
+def _size(x: Tensor) -> Tensor:
+    return x.square().mean((1, 2, 3), keepdim=True).sqrt()
+
+
+def project(down: Tensor, right: Tensor, bound: Tensor) -> Pair:
+    """The nearest vectors of at most that length."""
+    shrink = bound / torch.maximum(magnitude((down, right)), bound)
+    return down * shrink, right * shrink
 
 
 def prox_data(problem: Problem, dual: Tensor) -> Tensor:
@@ -269,7 +298,7 @@ def relative_gap(problem: Problem, point: Point) -> Tensor:
     scale = 1 / (problem.curvature.flatten() * problem.norm**2)
     fit = problem.fidelity.value(problem.sinogram, problem.operator.forward(point.image))
     primal = scale * fit + problem.weight.flatten() * total_variation(point.image)
-    slope = problem.adjoint(point.data) + gradient_adjoint(point.down, point.right)
+    slope = problem.adjoint(point.data) + corner_gradients_adjoint(point.corners)
     beyond = 2 * point.image.amax((1, 2, 3)) * (-slope).clamp_min(0).sum((1, 2, 3))
     conjugate = problem.fidelity.conjugate(problem.sinogram, point.data * problem.curvature * problem.norm)
     return (primal + scale * conjugate + beyond) / primal.clamp_min(torch.finfo(primal.dtype).tiny)

@@ -1,29 +1,44 @@
-"""Forward differences of images and their transpose: the gradient in total variation."""
+"""Differences of images at the four corners of a pixel, and their transpose: the gradient in total variation.
+
+Forward differences alone see an edge differently by its direction. Here the gradient is taken four times, with the difference
+to the next or to the last pixel along each axis, and total variation is the mean of the four lengths: the same for an image
+and for the image turned or mirrored.
+"""
 
 import torch
 from torch import Tensor
 
-# ||gradient||^2 is below this for every image size (Chambolle 2004).
-GRADIENT_NORM_SQUARED = 8.0
+Pair = tuple[Tensor, Tensor]  # differences along the two axes
+Corners = tuple[Pair, Pair, Pair, Pair]
+
+CORNERS = 4
+# The squared norm of the four gradients together is below 4 times 8 for every image size (Chambolle 2004).
+CORNERS_NORM_SQUARED = 32.0
 
 
-def gradient(
+def corner_gradients(
     image: Tensor,  # (..., height, width)
-) -> tuple[Tensor, Tensor]:
-    """Differences to the next pixel along both axes, in units of one pixel; zero past the border."""
+) -> Corners:
+    """Differences along both axes at each corner, in units of one pixel; zero past the border."""
     down, right = torch.empty_like(image), torch.empty_like(image)
     torch.sub(image[..., 1:, :], image[..., :-1, :], out=down[..., :-1, :])
     torch.sub(image[..., :, 1:], image[..., :, :-1], out=right[..., :, :-1])
     down[..., -1:, :] = 0
     right[..., :, -1:] = 0
-    return down, right
+    last_down, last_right = torch.empty_like(image), torch.empty_like(image)
+    last_down[..., 1:, :] = down[..., :-1, :]
+    last_right[..., :, 1:] = right[..., :, :-1]
+    last_down[..., :1, :] = 0
+    last_right[..., :, :1] = 0
+    return (down, right), (down, last_right), (last_down, right), (last_down, last_right)
 
 
-def gradient_adjoint(
-    down: Tensor,  # (..., height, width); its last row is not used
-    right: Tensor,  # (..., height, width); its last column is not used
-) -> Tensor:
-    """The exact transpose of `gradient` (minus the divergence)."""
+def corner_gradients_adjoint(corners: Corners) -> Tensor:
+    """The exact transpose of `corner_gradients`."""
+    (down_0, right_0), (down_1, right_1), (last_down_0, right_2), (last_down_1, last_right_0) = corners
+    down, right = down_0 + down_1, right_0 + right_2
+    down[..., :-1, :] += last_down_0[..., 1:, :] + last_down_1[..., 1:, :]
+    right[..., :, :-1] += right_1[..., :, 1:] + last_right_0[..., :, 1:]
     image = torch.zeros_like(down)
     image[..., 1:, :] += down[..., :-1, :]
     image[..., :-1, :] -= down[..., :-1, :]
@@ -32,13 +47,15 @@ def gradient_adjoint(
     return image
 
 
-def magnitude(down: Tensor, right: Tensor) -> Tensor:
+def magnitude(pair: Pair) -> Tensor:
     """Length of the vector at every pixel."""
+    down, right = pair
     return torch.sqrt(down * down + right * right)
 
 
 def total_variation(
     image: Tensor,  # (batch, 1, height, width)
 ) -> Tensor:
-    """Isotropic total variation of each image, (batch,)."""
-    return magnitude(*gradient(image)).flatten(1).sum(1)
+    """Isotropic total variation of each image: the mean over the corners of the sum of lengths, (batch,)."""
+    lengths = [magnitude(pair).flatten(1).sum(1) for pair in corner_gradients(image)]
+    return torch.stack(lengths).mean(0)

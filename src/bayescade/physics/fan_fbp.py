@@ -7,10 +7,10 @@ source (in direction e from the centre) along the central ray,
 
 h the ramp filter, n the direction of the detector (Kak and Slaney 1988, section 3.4.2). What c_v and w are depends on the scan:
 
-- full: every line is seen twice; c_v is half the angle a view stands for, w = 1. A view measured twice (at 0 and at 360
-  degrees) stands for half the angle, twice.
+- full: every line is seen twice, from both sides; w shares it between the two, half and half for a detector centred on the
+  axis. A view measured twice (at 0 and at 360 degrees) stands for half the angle, twice.
 - short (at least 180 degrees plus the fan angle): w are Parker's weights (Parker 1982), so that a line seen twice counts once.
-- limited (less): some lines are missing, and no weight brings them back; w = 1, every line counts once.
+- limited (less): some lines are missing, and no weight brings them back; w shares those that are seen twice.
 """
 
 import math
@@ -27,43 +27,52 @@ FULL_TURN = 2 * math.pi
 SLACK = 1e-6  # radians: angles come from files in decimals
 
 
-def view_angles(geometry: FanBeam) -> tuple[NDArray[np.float64], float]:
-    """The angle each view stands for, half the way to its neighbours on both sides, (views,), and the largest gap between two.
-
-    On the circle, so that the first and the last view are neighbours.
-    """
-    turned = np.mod(np.asarray(geometry.angles), FULL_TURN)
-    turned = np.where(turned > FULL_TURN - SLACK, 0.0, turned)
-    order = np.argsort(turned, kind="stable")
-    gaps = np.diff(turned[order], append=turned[order[0]] + FULL_TURN)  # from each view to the next
-    stands_for = np.empty(len(order))
-    stands_for[order] = (gaps + np.roll(gaps, 1)) / 2
-    return stands_for, float(gaps.max())
-
-
 def scan_kind(geometry: FanBeam) -> str:
-    """`full`, `short` (at least 180 degrees plus the fan angle) or `limited`."""
-    _, largest = view_angles(geometry)
-    step, arc = _step_and_arc(geometry)
-    if largest <= 2.5 * step:
+    """`full`, `short` (at least 180 degrees plus the fan angle, give or take one step) or `limited`."""
+    _, gaps = _gaps(geometry)
+    step = _step(gaps)
+    if geometry.views >= 3 and gaps.max() <= min(2.5 * step, FULL_TURN / 4):
         return "full"
+    arc = FULL_TURN - float(gaps.max()) + step
     return "short" if arc >= math.pi + 2 * float(abs(geometry.fan_angles()).max()) - SLACK else "limited"
 
 
-def _step_and_arc(geometry: FanBeam) -> tuple[float, float]:
-    """The middle step between views, and the arc from the first to the last (the views may be in any order)."""
-    turned = np.sort(np.mod(np.asarray(geometry.angles), FULL_TURN))
-    gaps = np.diff(turned, append=turned[0] + FULL_TURN)
-    steps = gaps[gaps > SLACK]
-    return float(np.median(steps)), FULL_TURN - float(gaps.max())
+def _gaps(geometry: FanBeam) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """The views in the order of their angles on the circle, and the gap from each to the next."""
+    turned = np.mod(np.asarray(geometry.angles), FULL_TURN)
+    turned = np.where(turned > FULL_TURN - SLACK, 0.0, turned)
+    order = np.argsort(turned, kind="stable")
+    return order, np.diff(turned[order], append=turned[order[0]] + FULL_TURN)
+
+
+def _step(gaps: NDArray[np.float64]) -> float:
+    """The middle step between views that are not the same; the largest gap may be a hole and does not count."""
+    steps = np.sort(gaps[gaps > SLACK])
+    return float(np.median(steps[:-1] if len(steps) > 1 else steps))
+
+
+def view_weights(geometry: FanBeam) -> NDArray[np.float64]:
+    """c_v: the angle each view stands for, half the way to its neighbours on both sides, (views,).
+
+    On the circle, where the first and the last view are neighbours; the hole beside an arc is no angle that anybody measured.
+    """
+    order, gaps = _gaps(geometry)
+    before, after = np.roll(gaps, 1), gaps.copy()
+    if scan_kind(geometry) != "full":
+        hole = int(gaps.argmax())
+        following = (hole + 1) % len(gaps)
+        after[hole] = before[hole] if len(gaps) > 1 else _step(gaps)
+        before[following] = gaps[following] if len(gaps) > 1 else _step(gaps)
+    stands_for = np.empty(len(order))
+    stands_for[order] = (before + after) / 2
+    return stands_for
 
 
 def arc_position(geometry: FanBeam) -> NDArray[np.float64]:
     """Angle of each view from the start of the arc, the end of the largest gap, (views,)."""
     turned = np.mod(np.asarray(geometry.angles), FULL_TURN)
-    order = np.sort(turned)
-    gaps = np.diff(order, append=order[0] + FULL_TURN)
-    start = order[(int(gaps.argmax()) + 1) % len(order)]
+    order, gaps = _gaps(geometry)
+    start = turned[order[(int(gaps.argmax()) + 1) % len(order)]]
     position = np.mod(turned - start, FULL_TURN)
     return np.where(position > FULL_TURN - SLACK, 0.0, position)
 
@@ -82,28 +91,42 @@ def parker_weights(geometry: FanBeam) -> NDArray[np.float64]:
     return np.where(b < 2 * (d + g), start, np.where(b > math.pi + 2 * g, end, 1.0))
 
 
+def shared_weights(geometry: FanBeam) -> NDArray[np.float64]:
+    """m / (m + m of the twin), (views, bins): 1 for a line that is seen once; a line and its twin add up to 1.
+
+    The twin of (b, g) is (b + pi - 2 g, -g). m is a smooth hill over the arc and over the detector, and 0 beside them; on a
+    full circle it is one over the detector only.
+    """
+    b, g = arc_position(geometry)[:, None], geometry.fan_angles()[None, :]
+    positions = geometry.bin_positions()
+    half = geometry.bin_width / 2
+    edges = np.arctan2([positions[0] - half, positions[-1] + half], geometry.source_detector)
+    own, twin = _hill(g, *edges), _hill(-g, *edges)
+    if scan_kind(geometry) != "full":
+        _, gaps = _gaps(geometry)
+        half_step, end = _step(gaps) / 2, float(b.max())
+        twin_b = np.mod(b + math.pi - 2 * g + half_step, FULL_TURN) - half_step
+        own = own * _hill(b, -half_step, end + half_step)
+        twin = twin * _hill(twin_b, -half_step, end + half_step)
+    return np.broadcast_to(own / (own + twin), (geometry.views, geometry.bins))
+
+
+def _hill(x: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
+    return np.maximum(x - low, 0) * np.maximum(high - x, 0)
+
+
 def fan_filtered_back_projection(
     geometry: FanBeam,
     sinogram: Tensor,  # (..., 1, views, bins)
     window: str = "ram-lak",
 ) -> Tensor:
     """The image (..., 1, height, width): full scan, short scan or limited angle, by `scan_kind`."""
-    kind = scan_kind(geometry)
     scale = geometry.source_origin / geometry.source_detector
-    cosine = np.cos(geometry.fan_angles())[None, :]
-    weights = cosine * (parker_weights(geometry) if kind == "short" else 1.0)
+    weights = parker_weights(geometry) if scan_kind(geometry) == "short" else shared_weights(geometry)
+    weights = weights * np.cos(geometry.fan_angles())[None, :]
     weighted = sinogram * torch.as_tensor(weights, dtype=sinogram.dtype, device=sinogram.device)
     filtered = apply_ramp(weighted, geometry.bin_width * scale, window)
-    return _back_project(geometry, filtered, _view_weights(geometry, kind))
-
-
-def _view_weights(geometry: FanBeam, kind: str) -> NDArray[np.float64]:
-    """c_v: the angle a view stands for, halved in a full scan; at the ends of an arc a view stands for one step at most."""
-    stands_for, _ = view_angles(geometry)
-    if kind == "full":
-        return stands_for / 2
-    step, _ = _step_and_arc(geometry)
-    return np.minimum(stands_for, step)
+    return _back_project(geometry, filtered, view_weights(geometry))
 
 
 def _back_project(

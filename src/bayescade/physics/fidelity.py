@@ -1,4 +1,5 @@
-"""The data fidelity D(y, z) between a sinogram y and a projection z = A x: its value and its gradient.
+"""The data fidelity D(y, z) between a sinogram y and a projection z = A x: its value and its gradient, its curvature, and its
+conjugate with the proximal map that primal-dual iterations need.
 
 It depends on the noise, not on the operator: `image_gradient` puts the two together, grad_x D(y, A x) = A' grad_z D.
 """
@@ -57,6 +58,13 @@ class Fidelity(ABC):
     ) -> Tensor:
         """argmin over q of D*(q) + 1/(2 s) ||q - p||^2, like p."""
 
+    def take(
+        self,
+        keep: Tensor,  # (batch,) bool
+    ) -> "Fidelity":
+        """The fidelity of some images of a batch: itself, unless it holds something of each image."""
+        return self
+
     def image_gradient(
         self,
         operator: LinearOperator,
@@ -112,6 +120,10 @@ class WeightedLeastSquares(Fidelity):
     def gradient(self, sinogram: Tensor, projection: Tensor) -> Tensor:
         return self.weights * (projection - sinogram)
 
+    def take(self, keep: Tensor) -> Fidelity:
+        each = self.weights.ndim == 4 and len(self.weights) == len(keep) > 1
+        return WeightedLeastSquares(self.weights[keep]) if each else self
+
     def curvature(self, sinogram: Tensor) -> Tensor:
         return self.weights.expand_as(sinogram)
 
@@ -150,22 +162,21 @@ class PoissonLikelihood(Fidelity):
         return self.photons * self.attenuation**2 * torch.exp(-self.attenuation * sinogram)
 
     def conjugate(self, sinogram: Tensor, dual: Tensor) -> Tensor:
-        # The supremum is where the gradient is p: e^(-m z) = e^(-m y) - p / (n m), if that is positive.
-        measured = torch.exp(-self.attenuation * sinogram)
-        passed = measured - dual / (self.photons * self.attenuation)
-        projection = -torch.log(passed.clamp_min(torch.finfo(dual.dtype).tiny)) / self.attenuation
-        excess = self.attenuation * (projection - sinogram)
-        terms = dual * projection - self.photons * (passed + measured * (excess - 1))
-        return _per_image(torch.where(passed > 0, terms, torch.inf))
+        # The supremum is where the gradient is p, e^(-m z) = e^(-m y) (1 - r) with r = p / (n m e^(-m y)), if r < 1.
+        counts = self.photons * torch.exp(-self.attenuation * sinogram)
+        r = dual / (self.attenuation * counts)
+        terms = dual * sinogram + counts * (r + (1 - r) * torch.log1p(-r.clamp_max(1 - 1e-7)))
+        return _per_image(torch.where(r < 1, terms, torch.inf))
 
     def prox_conjugate(self, sinogram: Tensor, dual: Tensor, step: Tensor | float) -> Tensor:
         # By Moreau it is p - s z, z the point where n m (e^(-m y) - e^(-m z)) + s z = p; with c = (p - n m e^(-m y)) / s
         # the difference u = z - c solves m u e^(m u) = (n m^2 / s) e^(-m c), so m u = omega(log(n m^2 / s) - m c).
         scale = self.photons * self.attenuation
-        c = (dual - scale * torch.exp(-self.attenuation * sinogram)) / step
+        slope = scale * torch.exp(-self.attenuation * sinogram)
+        c = (dual - slope) / step
         rate = torch.as_tensor(scale * self.attenuation / step, dtype=dual.dtype, device=dual.device)
         u = wright_omega(torch.log(rate) - self.attenuation * c) / self.attenuation
-        return dual - step * (c + u)
+        return slope - step * u
 
 
 def wright_omega(x: Tensor) -> Tensor:

@@ -68,12 +68,12 @@ def benchmark_paper(
     for name in method_names or known:
         if name not in known:
             raise UserError(shelf.unknown("method", name, known))
-    place = choose_device(device)
-    folder = make_folder(Path(out) / "cells") if out is not None else None
-    truth = torch.cat([ellipses.paper_test(place)[:images], shepp_logan.generate(1, device=place)])
     names = list(method_names or known)
     if settings and len(names) != 1:
         raise UserError("--set: expected one method to set, e.g. --methods tv, got several")
+    place = choose_device(device)
+    folder = make_folder(Path(out) / "cells") if out is not None else None
+    truth = torch.cat([ellipses.paper_test(place)[:images], shepp_logan.generate(1, device=place)])
     keys = [CellKey(name, case, images, samples, seed, tuple(settings)) for case in chosen for name in names]
     with progress("table 1", len(keys) * len(truth)) as advance:
         rows = [cell(key, truth, folder, place, advance) for key in keys]

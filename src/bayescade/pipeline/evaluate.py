@@ -55,8 +55,9 @@ def evaluate(
     if truth is None:
         head = image_source("shepp-logan", geometry.image_shape, seed=seed, device=place)
         scans_head = scan_set(head, geometry, noise, seed=seed, count=1, device=place)
-        scores_head, _ = score(method, scans_head, geometry, samples=samples, seed=seed)
+        scores_head, result_head = score(method, scans_head, geometry, samples=samples, seed=seed)
         row["psnr_shepp_logan"] = mean(scores_head["psnr"])
+        row["warning"] = row["warning"] or result_head.warning
     answer = {"rows": [row], "seed": seed, "data_range": 1.0}
     if report is not None:
         answer["report"] = str(write_report(report, result, scores, row))
@@ -84,7 +85,7 @@ def score(
         warnings += [result.warning] if result.warning else []
         advance(number)
     assert kept is not None
-    return scores, dataclasses.replace(kept, warning="; ".join(warnings) or None)
+    return scores, dataclasses.replace(kept, warning="; ".join(dict.fromkeys(warnings)) or None)
 
 
 def score_row(

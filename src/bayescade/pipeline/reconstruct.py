@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bayescade.arrays import check_suffix
 from bayescade.data.scan import ScanReader
 from bayescade.data.simulate import chunks
 from bayescade.data.splits import check_seed
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.files import check_other_file, check_suffix, check_writable
+from bayescade.files import check_other_file, check_writable
 from bayescade.pipeline.models import load_model
 from bayescade.pipeline.scores import image_scores, mean
 from bayescade.progress import progress
@@ -60,7 +61,7 @@ def reconstruct(
         "model": model,
         "images": reader.count,
         "seconds": time.perf_counter() - start,
-        "warning": "; ".join(warnings) or None,
+        "warning": "; ".join(dict.fromkeys(warnings)) or None,
         **{name: mean(values) for name, values in scores.items()},
     }
 

@@ -46,6 +46,11 @@ def _complete(table: dict[str, Any]) -> dict[str, Any]:
     given = [key for key in ("angles", "angles_degrees", "views") if key in table]
     if len(given) != 1:
         raise UserError(f"expected one of angles, angles_degrees, views, got {' and '.join(given) or 'none'}")
+    for key in ("arc_degrees", "first_degrees"):
+        if key in table and "views" not in table:
+            raise UserError(f"{key}: it goes with views = N; here the angles are listed")
+    if table.get("kind") == "fan" and "views" in table and "arc_degrees" not in table:
+        raise UserError("arc_degrees: a fan beam needs it beside views, e.g. arc_degrees = 360")
     table = {**defaults, **table}
     if "angles_degrees" in table:
         table["angles"] = _radians(table.pop("angles_degrees"))
