@@ -29,9 +29,11 @@ SLACK = 1e-6  # radians: angles come from files in decimals
 
 def scan_kind(geometry: FanBeam) -> str:
     """`full`, `short` (at least 180 degrees plus the fan angle, give or take one step) or `limited`."""
+    if geometry.views < 3:
+        return "limited"
     _, gaps = _gaps(geometry)
     step = _step(gaps)
-    if geometry.views >= 3 and gaps.max() <= min(2.5 * step, FULL_TURN / 4):
+    if gaps.max() <= min(2.5 * step, FULL_TURN / 4):
         return "full"
     arc = FULL_TURN - float(gaps.max()) + step
     return "short" if arc >= math.pi + 2 * float(abs(geometry.fan_angles()).max()) - SLACK else "limited"
