@@ -27,6 +27,11 @@ def test_the_published_table() -> None:
     assert table["tv"]["sparse-8"] == (28.33, 17.90)
 
 
+def test_fewer_images_are_the_first_of_them() -> None:
+    few, more = (benchmark_paper(["fbp"], ["sparse-8"], images=images)["rows"][0] for images in (1, 2))
+    assert few["psnr_shepp_logan"] == pytest.approx(more["psnr_shepp_logan"], abs=1e-4)
+
+
 def test_writes_its_table_and_keeps_its_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = [
         "benchmark",
