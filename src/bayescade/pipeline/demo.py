@@ -15,7 +15,7 @@ from bayescade.pipeline.models import load_model
 from bayescade.pipeline.scores import image_scores
 
 FILES = ("reconstruction.h5", "figure.png")
-CASE, MODEL, SEED = "sparse-32", "fbp", 0
+CASE, MODEL, SEED = "sparse-32", "fbp", 5
 
 
 def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
