@@ -21,10 +21,18 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert target.startswith("http") or (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_python_in_the_documents_runs(path: Path) -> None:
-    for code in blocks(path, "python"):
-        exec(code, {})
+PYTHON = [(path.name, code) for path in DOCUMENTS for code in blocks(path, "python")]
+
+
+@pytest.mark.parametrize(("name", "code"), PYTHON, ids=[name for name, _ in PYTHON])
+def test_python_in_the_documents_runs(name: str, code: str) -> None:
+    made: dict[str, object] = {}
+    exec(code, made)
+    assert len(made) > 1, f"{name}: the example makes nothing"
+
+
+def test_the_readme_has_an_example() -> None:
+    assert "README.md" in [name for name, _ in PYTHON]
 
 
 def test_the_readme_commands_run(

@@ -107,7 +107,7 @@ def _alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True
+        pass  # it lives, under another user
     return True
 
 

@@ -135,12 +135,17 @@ class ResultWriter:
 
     def __init__(self, path: Path | str):
         self._arrays = ArrayWriter(path)
-        self._scores: dict[str, list[float | None]] = {}
+        self.scores: dict[str, list[float | None]] = {}  # of all images so far
         self._warnings: list[str] = []
 
     def __enter__(self) -> Self:
         self._arrays.__enter__()
         return self
+
+    @property
+    def warning(self) -> str | None:
+        """The warnings of all images so far."""
+        return joined(self._warnings)
 
     def append(self, result: Reconstruction) -> None:
         """Puts the images of one batch behind those that are there."""
@@ -151,7 +156,7 @@ class ResultWriter:
         if result.draws is not None:
             arrays["samples"] = _numpy(result.draws[:, :, 0].transpose(0, 1))
         self._arrays.append(arrays)
-        self._warnings += [result.warning] if result.warning and result.warning not in self._warnings else []
+        self._warnings += [result.warning] if result.warning else []
         attributes: dict[str, Attribute | None] = {
             "model": result.model,
             "geometry": result.geometry,
@@ -159,12 +164,12 @@ class ResultWriter:
             "seed": result.seed,
             "settings": result.settings,
             "calibration": result.calibration,
-            "warning": "; ".join(self._warnings) or None,
+            "warning": self.warning,
         }
         for name, values in (result.scores or {}).items():
-            self._scores.setdefault(name, []).extend(values)
-        if self._scores:
-            attributes["scores"] = json.dumps(self._scores, allow_nan=False)
+            self.scores.setdefault(name, []).extend(values)
+        if self.scores:
+            attributes["scores"] = json.dumps(self.scores, allow_nan=False)
         for name, attribute in attributes.items():
             if attribute is not None:
                 self._arrays.attribute(name, attribute)
@@ -173,6 +178,11 @@ class ResultWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._arrays.__exit__(kind, error, trace)
+
+
+def joined(warnings: list[str]) -> str | None:
+    """Warnings as one text, each of them once; None where there are none."""
+    return "; ".join(dict.fromkeys(warnings)) or None
 
 
 def _numpy(tensor: Tensor) -> Any:

@@ -79,7 +79,7 @@ def draw_panels(
 
 
 def _limits(panels: list[Panel]) -> dict[Scale, tuple[float, float]]:
-    """Colour limits of each scale: [0, 1] or wider is not assumed, the truth or the first value panel decides."""
+    """Colour limits of each scale: values by the first panel that shows them, errors around 0, deviations from 0."""
     limits: dict[Scale, tuple[float, float]] = {}
     values = [panel.image for panel in panels if panel.scale == "value"]
     if values:

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import final
 
 import torch
@@ -10,11 +12,12 @@ from torch import Tensor
 
 from bayescade.devices import choose_device
 from bayescade.physics.fan_fbp import fan_filtered_back_projection, scan_kind
-from bayescade.physics.filters import ramp_kernel
+from bayescade.physics.filters import check_window
 from bayescade.physics.geometry import FanBeam, Geometry
-from bayescade.physics.operator import RayTransform
 from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction, Reconstructor
+
+Apply = Callable[[Tensor, str], Tensor]  # (sinogram, window) -> image
 
 ANY_GEOMETRY = True  # a model for any geometry, without weights
 
@@ -26,13 +29,14 @@ class Settings:
     window: str = "ram-lak"  # ram-lak (the paper), shepp-logan, cosine, hann: from sharp to smooth
 
     def __post_init__(self) -> None:
-        ramp_kernel(1, 1.0, self.window)  # names the windows when it is not one of them
+        check_window(self.window)
 
 
 def build(geometry: Geometry, settings: Settings, device: torch.device | str = "cpu") -> "FBP":
     """FBP for a geometry. That of a fan beam needs no projector."""
-    operator = None if isinstance(geometry, FanBeam) else ray_transform(geometry, device)
-    return FBP(geometry, operator, settings, choose_device(device))
+    if isinstance(geometry, FanBeam):
+        return FBP(geometry, partial(fan_filtered_back_projection, geometry), settings, choose_device(device))
+    return FBP(geometry, ray_transform(geometry, device).fbp, settings, choose_device(device))
 
 
 @final
@@ -41,35 +45,27 @@ class FBP(Reconstructor):
 
     name = "fbp"
 
-    def __init__(self, geometry: Geometry, operator: RayTransform | None, settings: Settings, device: torch.device):
+    def __init__(self, geometry: Geometry, apply: Apply, settings: Settings, device: torch.device):
         self.geometry = geometry
-        self.operator = operator
+        self.apply = apply
         self.settings = settings
         self.device = device
         self.sinogram_shape = geometry.sinogram_shape
 
     def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
-        sinogram, window = sinogram.to(self.device), self.settings.window
-        warning = None
-        if self.operator is not None:
-            image = self.operator.fbp(sinogram, window)
-        else:
-            assert isinstance(self.geometry, FanBeam)
-            image = fan_filtered_back_projection(self.geometry, sinogram, window)
-            warning = limited_angle(self.geometry)
         return Reconstruction(
-            image=image,
+            image=self.apply(sinogram.to(self.device), self.settings.window),
             model=self.name,
             geometry=self.geometry.to_json(),
             seed=seed,
             settings=json.dumps(dataclasses.asdict(self.settings)),
-            warning=warning,
+            warning=limited_angle(self.geometry),
         )
 
 
-def limited_angle(geometry: FanBeam) -> str | None:
-    """A sentence for a scan that is too short for FBP, else None."""
-    if scan_kind(geometry) != "limited":
+def limited_angle(geometry: Geometry) -> str | None:
+    """A sentence for a fan scan that is too short for FBP, else None."""
+    if not isinstance(geometry, FanBeam) or scan_kind(geometry) != "limited":
         return None
     needed = 180 + 2 * math.degrees(float(abs(geometry.fan_angles()).max()))
     return f"limited-angle scan: FBP of this fan needs an arc of {needed:.0f} degrees; edges along the missing rays are lost"

@@ -39,10 +39,15 @@ def scan_kind(geometry: FanBeam) -> str:
     return "short" if arc >= math.pi + 2 * float(abs(geometry.fan_angles()).max()) - SLACK else "limited"
 
 
+def _turned(geometry: FanBeam) -> NDArray[np.float64]:
+    """The angles in [0, 2 pi), (views,)."""
+    turned = np.mod(np.asarray(geometry.angles), FULL_TURN)
+    return np.where(turned > FULL_TURN - SLACK, 0.0, turned)
+
+
 def _gaps(geometry: FanBeam) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """The views in the order of their angles on the circle, and the gap from each to the next."""
-    turned = np.mod(np.asarray(geometry.angles), FULL_TURN)
-    turned = np.where(turned > FULL_TURN - SLACK, 0.0, turned)
+    turned = _turned(geometry)
     order = np.argsort(turned, kind="stable")
     return order, np.diff(turned[order], append=turned[order[0]] + FULL_TURN)
 
@@ -63,8 +68,8 @@ def view_weights(geometry: FanBeam) -> NDArray[np.float64]:
     if scan_kind(geometry) != "full":
         hole = int(gaps.argmax())
         following = (hole + 1) % len(gaps)
-        after[hole] = before[hole] if len(gaps) > 1 else _step(gaps)
-        before[following] = gaps[following] if len(gaps) > 1 else _step(gaps)
+        after[hole] = before[hole]
+        before[following] = gaps[following]
     stands_for = np.empty(len(order))
     stands_for[order] = (before + after) / 2
     return stands_for
@@ -72,7 +77,7 @@ def view_weights(geometry: FanBeam) -> NDArray[np.float64]:
 
 def arc_position(geometry: FanBeam) -> NDArray[np.float64]:
     """Angle of each view from the start of the arc, the end of the largest gap, (views,)."""
-    turned = np.mod(np.asarray(geometry.angles), FULL_TURN)
+    turned = _turned(geometry)
     order, gaps = _gaps(geometry)
     start = turned[order[(int(gaps.argmax()) + 1) % len(order)]]
     position = np.mod(turned - start, FULL_TURN)

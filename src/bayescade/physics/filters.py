@@ -27,10 +27,15 @@ WINDOWS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def ramp_kernel(bins: int, bin_width: float, window: str = "ram-lak") -> Tensor:
-    """Taps h[-(bins-1)] .. h[bins-1] of the windowed ramp times the bin width, (2 bins - 1,), float64."""
+def check_window(window: str) -> None:
+    """Raises unless there is a window of that name."""
     if window not in WINDOWS:
         raise UserError(f"unknown window '{window}'; there are: {', '.join(WINDOWS)}")
+
+
+def ramp_kernel(bins: int, bin_width: float, window: str = "ram-lak") -> Tensor:
+    """Taps h[-(bins-1)] .. h[bins-1] of the windowed ramp times the bin width, (2 bins - 1,), float64."""
+    check_window(window)
     count = 2 * bins - 1
     place = torch.arange(count, dtype=torch.float64)
     u = (place + 0.5) / count

@@ -40,9 +40,13 @@ class CellKey:
     settings: tuple[str, ...] = ()
     version: str = __version__
 
+    def text(self) -> str:
+        """Everything, as JSON text: it is kept in the cell's file and its hash in the file's name."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
     def file_name(self) -> str:
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
-        return f"{self.method}_{self.case}_{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+        """The file of the cell."""
+        return f"{self.method}_{self.case}_{hashlib.sha256(self.text().encode()).hexdigest()[:12]}.json"
 
 
 def benchmark_paper(
@@ -63,12 +67,14 @@ def benchmark_paper(
         check_folder(out, "table.json", "table.md")
     if not 1 <= images <= ellipses.PAPER_TEST:
         raise UserError(f"--images: the paper's test set has {ellipses.PAPER_TEST} images, got {images}")
-    chosen = [case_checked(case) for case in cases or PAPER_CASES]
+    chosen = cases or PAPER_CASES
+    for case in chosen:
+        case_geometry(case)  # names what a case is when it is none
     known = shelf.names(methods)
-    for name in method_names or known:
+    names = method_names or known
+    for name in names:
         if name not in known:
             raise UserError(shelf.unknown("method", name, known))
-    names = list(method_names or known)
     if settings and len(names) != 1:
         raise UserError("--set: expected one method to set, e.g. --methods tv, got several")
     place = choose_device(device)
@@ -82,12 +88,6 @@ def benchmark_paper(
         write_json(Path(out) / "table.json", answer)
         write_text(Path(out) / "table.md", markdown(rows))
     return answer
-
-
-def case_checked(case: str) -> str:
-    """The case, when it is one; the table takes any `sparse-N` and `limited-N`."""
-    case_geometry(case)
-    return case
 
 
 def cell(
@@ -112,7 +112,7 @@ def cell(
     row = score_row(key.method, key.case, key.images, ellipse_scores, result.warning)
     row["psnr_shepp_logan"] = mean(scores["psnr"][-1:])
     if path is not None:
-        write_json(path, {"key": dataclasses.asdict(key), "row": row})
+        write_json(path, {"key": key.text(), "row": row})
     return row
 
 
@@ -120,8 +120,7 @@ def stored_cell(path: Path, key: CellKey) -> dict[str, Any]:
     """The row of an earlier run; raises when the file does not hold it."""
     try:
         stored = json.loads(read_text(path))
-        same = stored["key"] == json.loads(json.dumps(dataclasses.asdict(key)))
-        if same and stored["row"].keys() >= {"method", "case", "psnr", "status"}:
+        if stored["key"] == key.text() and stored["row"].keys() >= {"method", "case", "psnr", "status"}:
             row: dict[str, Any] = stored["row"]
             return row
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -17,7 +17,7 @@ from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.pipeline.scores import image_scores, mean
 from bayescade.pipeline.simulate import choose_count
 from bayescade.progress import Advance, progress
-from bayescade.results import Reconstruction, Reconstructor
+from bayescade.results import Reconstruction, Reconstructor, joined
 
 
 def evaluate(
@@ -85,7 +85,7 @@ def score(
         warnings += [result.warning] if result.warning else []
         advance(number)
     assert kept is not None
-    return scores, dataclasses.replace(kept, warning="; ".join(dict.fromkeys(warnings)) or None)
+    return scores, dataclasses.replace(kept, warning=joined(warnings))
 
 
 def score_row(

@@ -36,8 +36,6 @@ def reconstruct(
     check_samples(samples)
     check_seed(seed)
     place = choose_device(device)
-    scores: dict[str, list[float | None]] = {}
-    warnings: list[str] = []
     start = time.perf_counter()
     with (
         ScanReader(scan) as reader,
@@ -49,11 +47,8 @@ def reconstruct(
             batch = reader.read(first, number)
             result = method(batch.sinogram, samples=samples, seed=seed)
             if batch.truth is not None:
-                these = image_scores(result.image, batch.truth)
-                result = dataclasses.replace(result, truth=batch.truth, scores=these)
-                for name, values in these.items():
-                    scores.setdefault(name, []).extend(values)
-            warnings += [result.warning] if result.warning else []
+                scores = image_scores(result.image, batch.truth)
+                result = dataclasses.replace(result, truth=batch.truth, scores=scores)
             writer.append(result)
             advance(number)
     return {
@@ -61,8 +56,8 @@ def reconstruct(
         "model": model,
         "images": reader.count,
         "seconds": time.perf_counter() - start,
-        "warning": "; ".join(dict.fromkeys(warnings)) or None,
-        **{name: mean(values) for name, values in scores.items()},
+        "warning": writer.warning,
+        **{name: mean(values) for name, values in writer.scores.items()},
     }
 
 

@@ -1,5 +1,7 @@
 """Projectors: ways to compute the line integrals of a geometry. `ray_transform` chooses one."""
 
+from weakref import WeakValueDictionary
+
 import torch
 
 from bayescade.devices import choose_device
@@ -7,6 +9,9 @@ from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
 from bayescade.physics.operator import RayTransform
 from bayescade.projectors.matrix import MatrixProjector
+
+# Operators somebody holds: simulating and reconstructing a scan share one, and nothing is kept when both let it go.
+_living: WeakValueDictionary[tuple[Geometry, torch.device, torch.dtype], MatrixProjector] = WeakValueDictionary()
 
 
 def ray_transform(
@@ -23,4 +28,11 @@ def ray_transform(
         raise UserError(f"expected a geometry, e.g. case_geometry('sparse-32'), got {geometry!r:.60}")
     if dtype not in (torch.float32, torch.float64):
         raise UserError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
-    return MatrixProjector(geometry, choose_device(device), dtype, memory_limit)
+    place = choose_device(device)
+    if memory_limit is not None:
+        return MatrixProjector(geometry, place, dtype, memory_limit)
+    key = (geometry, place, dtype)
+    operator = _living.get(key)
+    if operator is None:
+        operator = _living[key] = MatrixProjector(geometry, place, dtype)
+    return operator
