@@ -59,3 +59,9 @@ def fan_beams(draw: st.DrawFn) -> FanBeam:
 
 
 geometries = st.one_of(parallel_beams, fan_beams())
+
+
+def small_parallel(size: int = 8, views: int = 6) -> ParallelBeam:
+    """A parallel beam over a square image of a few pixels."""
+    angles = [(i + 0.5) * math.pi / views for i in range(views)]
+    return ParallelBeam(angles, bins=size + 5, bin_width=1.0, image_shape=(size, size))

@@ -12,7 +12,7 @@ import bayescade
 from bayescade import Reconstruction
 from bayescade.cli import run
 
-COMMANDS = ["demo", "simulate", "reconstruct", "evaluate", "benchmark paper", "models"]
+COMMANDS = ["demo", "simulate", "train", "reconstruct", "evaluate", "pack", "benchmark paper", "models"]
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == bayescade.__version__ + "\n"
 
 
-def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bayescade.pipeline.demo.TOLERANCE", 0.3)
     said = answer("demo --out here", capsys)
-    assert said["psnr"] > 20
+    assert said["psnr"] > 44
+    assert said["psnr"] > said["psnr_fbp"] + 20
+    assert 0.9 < said["coverage"]["0.9"] <= 1
+    assert said["mc_relative_error"] <= 0.3
     result = Reconstruction.load("here/reconstruction.h5")
     assert result.scores is not None
     assert result.scores["psnr"] == [said["psnr"]]

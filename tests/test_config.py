@@ -48,3 +48,33 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         load_settings(Example, tmp_path / "bad.toml")
     with pytest.raises(UserError, match="no such file"):
         load_settings(Example, tmp_path / "none.toml")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    first: Example = dataclasses.field(default_factory=Example)
+    second: Example = dataclasses.field(default_factory=Example)
+    loud: bool = False
+
+
+def test_parts_are_tables_and_dots(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text("loud = true\n[first]\nsteps = 9\n")
+    base = Parts(second=Example(name="base"))
+    loaded = load_settings(Parts, path, ["first.rate=2", "second.steps=5"], base=base)
+    assert loaded == Parts(Example(rate=2.0, steps=9), Example(steps=5, name="base"), loud=True)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("steps=7", r"unknown setting 'steps'.* There are: first.rate, first.steps, .*second.fast, loud"),
+        ("first.stesp=7", r"unknown setting 'first.stesp'; did you mean 'first.steps'\?"),
+        ("first=7", r"setting first: expected a table, e.g. first.rate=..., got 7"),
+        ("first.steps=x", "setting first.steps: expected a whole number"),
+        ("loud.very=1", "setting loud: expected true or false"),
+    ],
+)
+def test_bad_overrides_of_parts_are_named(override: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_settings(Parts, overrides=[override])

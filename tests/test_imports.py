@@ -13,10 +13,10 @@ PACKAGE = Path(bayescade.__file__).parent
 
 LEVELS = [
     {"errors"},
-    {"shelf", "files", "progress", "devices"},
-    {"arrays", "config", "physics"},
-    {"results", "projectors", "phantoms", "metrics"},
-    {"data", "figures"},
+    {"shelf", "files", "progress", "devices", "seeds", "bayes"},
+    {"arrays", "config", "physics", "blocks", "runs"},
+    {"results", "projectors", "phantoms", "metrics", "networks"},
+    {"data", "figures", "training", "inference", "uncertainty"},
     {"methods", "testing"},
     {"pipeline"},
     {"cli"},

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from bayescade import __version__
-from bayescade.errors import UserError
+from bayescade.errors import Failure, UserError
 
 # Typer raises the usage errors of its command-line parser; this is their common base, whichever parser it comes with.
 _ParserError: Any = typer.BadParameter.__mro__[2]
@@ -98,8 +98,12 @@ def demo(
 
     answer = run(out, device)
     lines = [
-        f"{answer['model']} on {answer['case']}: PSNR {answer['psnr']:.2f} dB, SSIM {answer['ssim']:.3f}, "
-        f"{answer['seconds']:.2f} s",
+        f"{answer['model']}: PSNR {answer['psnr']:.2f} dB (FBP {answer['psnr_fbp']:.2f} dB), SSIM {answer['ssim']:.4f}, "
+        f"{answer['seconds']:.1f} s",
+        f"90 % intervals cover {answer['coverage']['0.9']:.1%} of the pixels; "
+        f"{answer['epistemic_share']:.2%} of the variance is epistemic",
+        f"{answer['samples']} samples with the last block in closed form: Monte-Carlo error "
+        f"{answer['mc_relative_error']:.1%} of the epistemic std, that of {answer['plain_samples']} plain samples",
         f"wrote {' and '.join(answer['files'])}",
     ]
     _answer(answer, lines, json_output)
@@ -146,6 +150,52 @@ def simulate(
         device=device,
     )
     line = f"wrote {answer['out']}: {answer['images']} scans of {answer['views']} views x {answer['bins']} bins"
+    _answer(answer, [line], json_output)
+
+
+@app.command(epilog="Example: bayescade train bdgd-plus --case sparse-32 --out runs/bdgd-plus-32")
+def train(
+    method: Annotated[str, typer.Argument(help="dgd, bdgd or bdgd-plus.")],
+    out: Annotated[str, typer.Option(help="The run folder; the same command goes on with what is there.")],
+    case: Case = None,
+    geometry: GeometryFile = None,
+    images: Annotated[
+        str | None, typer.Option(help="Images to train on instead of ellipses (.npy, .npz, .h5).")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="recommended, paper or as-released.")] = "recommended",
+    config: Annotated[str | None, typer.Option(help="A TOML file of settings, over the preset's.")] = None,
+    settings: Settings = None,
+    noise: NoiseLevel = 0.01,
+    photons: Photons = 0.0,
+    attenuation: Attenuation = 0.02,
+    seed: Seed = 0,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write metrics for TensorBoard (extra: track).")
+    ] = False,
+    json_output: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Train a cascade for a scan; a run that was cut off goes on where it was."""
+    from bayescade.pipeline.train import train as run
+
+    answer = run(
+        method,
+        out,
+        case=case,
+        geometry_file=geometry,
+        images=images,
+        noise=_noise(noise, photons, attenuation),
+        preset=preset,
+        config=config,
+        settings=settings or [],
+        seed=seed,
+        tensorboard=tensorboard,
+        device=device,
+    )
+    line = f"{answer['out']}: {answer['blocks']} blocks of {method} for {answer['case']} in {answer['training_seconds']:.1f} s"
+    if answer["validation_psnr"] is not None:
+        line += f", validation PSNR {answer['validation_psnr']:.2f} dB"
+    _warn([answer])
     _answer(answer, [line], json_output)
 
 
@@ -210,8 +260,24 @@ def evaluate(
     )
     _warn(answer["rows"])
     lines = _table(answer["rows"])
+    lines += [line for row in answer["rows"] for line in _doubt(row["uncertainty"])]
     lines += [f"report: {answer['report']}"] if report else []
     _answer(answer, lines, json_output)
+
+
+@app.command(epilog="Example: bayescade pack runs/bdgd-plus-32 --out model --half")
+def pack(
+    run_folder: Annotated[str, typer.Argument(metavar="RUN", help="A finished run folder.")],
+    out: Annotated[str, typer.Option(help="Folder for the model: weights.safetensors, manifest.json, card.md.")],
+    half: Annotated[bool, typer.Option("--half", help="Half precision: half the size.")] = False,
+    json_output: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Pack a finished run into a model to keep or to pass on."""
+    from bayescade.pipeline.pack import pack_model
+
+    answer = pack_model(run_folder, out, half=half, device=device)
+    _answer(answer, [f"wrote {answer['out']}: {answer['blocks']} blocks, {answer['bytes'] / 1e6:.2f} MB"], json_output)
 
 
 @benchmark.command("paper", epilog="Example: bayescade benchmark paper --methods fbp --out table")
@@ -256,7 +322,13 @@ def models(json_output: Json = False, device: Device = "auto") -> None:
 
     choose_device(device)
     rows = list_models()
-    _answer({"models": rows}, [f"{row['name']:24} {row['case']:12} {row['about']}" for row in rows], json_output)
+    _answer({"models": rows}, [_model_line(row) for row in rows], json_output)
+
+
+def _model_line(row: dict[str, Any]) -> str:
+    scores = row["scores"]
+    quality = f"{scores['psnr']:.2f} / {scores['psnr_shepp_logan']:.2f} dB" if scores else ""
+    return f"{row['name']:24} {row['case']:12} {quality:18} {row['about']}"
 
 
 def _noise(relative: float, photons: float, attenuation: float) -> Any:
@@ -280,6 +352,16 @@ def _table(rows: Sequence[dict[str, Any]], paper: dict[str, dict[str, tuple[floa
         beside = f"   {theirs[0]:.2f} / {theirs[1]:.2f}" if theirs else ""
         lines.append(f"{row['method']:12}{row['case']:14}{row['images']:>7}{''.join(numbers)}{beside}")
     return lines
+
+
+def _doubt(scores: dict[str, Any] | None) -> list[str]:
+    if scores is None:
+        return []
+    covered = ", ".join(f"{float(level):.0%} -> {share:.1%}" for level, share in scores["coverage"].items())
+    return [
+        f"coverage of intervals: {covered}",
+        f"NLL {scores['nll']:.3f}, CRPS {scores['crps']:.5f}, epistemic share {scores['epistemic_share']:.2%}",
+    ]
 
 
 def _cell(value: float | None, width: int, digits: int) -> str:
@@ -307,6 +389,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return int(code)
     except UserError as error:
         return _fail(str(error), 2)
+    except Failure as error:
+        return _fail(str(error), 1)
     except _ParserError as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "bayescade"

@@ -1,4 +1,7 @@
-"""Settings from a TOML file and `--set key=value`, loaded into the frozen dataclass beside the thing they set."""
+"""Settings from a TOML file and `--set key=value`, loaded into the frozen dataclass beside the thing they set.
+
+Settings may have parts: a table in TOML, `part.key=value` on the command line.
+"""
 
 import dataclasses
 import tomllib
@@ -18,13 +21,14 @@ def load_settings(
     kind: type[Settings],
     path: Path | str | None = None,
     overrides: Sequence[str] = (),  # "key=value"; they beat the file
+    base: Settings | None = None,  # what holds where nothing is said; default: the defaults of the class
 ) -> Settings:
     """The settings with the file's values, then the overrides'; an unknown key is an error listing the keys."""
     values = read_toml(path) if path is not None else {}
     for text in overrides:
         key, value = parse_override(text)
-        values[key] = value
-    return settings_from(kind, values)
+        put(values, key, value)
+    return settings_from(kind, values, base)
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
@@ -47,17 +51,56 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def settings_from(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+def put(values: dict[str, Any], key: str, value: Any) -> None:
+    """Sets `part.key` in nested tables."""
+    *parts, last = key.split(".")
+    for part in parts:
+        inner = values.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise UserError(f"setting {part}: expected a table to hold {last}, got {inner!r}")
+        values = inner
+    values[last] = value
+
+
+def settings_from(
+    kind: type[Settings], values: Mapping[str, Any], base: Settings | None = None, part: str = ""
+) -> Settings:
     """A frozen dataclass from a table, every value checked against the type of its field."""
     types = typing.get_type_hints(kind)
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    known = setting_names(kind, part)
+    chosen: dict[str, Any] = {}
     for key, value in values.items():
-        if key not in known:
-            raise UserError(unknown("setting", key, known))
-        if not _fits(value, types[key]):
-            raise UserError(f"setting {key}: expected {_type_name(types[key])}, got {value!r}")
-    converted = {key: float(value) if types[key] is float else value for key, value in values.items()}
-    return kind(**converted)
+        name = f"{part}{key}"
+        if key not in types:
+            raise UserError(unknown("setting", name, known))
+        if dataclasses.is_dataclass(types[key]):
+            if not isinstance(value, Mapping):
+                raise UserError(
+                    f"setting {name}: expected a table, e.g. {name}.{_first(types[key])}=..., got {value!r}"
+                )
+            inner = getattr(base, key) if base is not None else None
+            chosen[key] = settings_from(types[key], value, inner, f"{name}.")
+        elif not _fits(value, types[key]):
+            raise UserError(f"setting {name}: expected {_type_name(types[key])}, got {value!r}")
+        else:
+            chosen[key] = float(value) if types[key] is float else value
+    return dataclasses.replace(base, **chosen) if base is not None else kind(**chosen)  # type: ignore[type-var]
+
+
+def setting_names(kind: Any, part: str = "") -> list[str]:
+    """The names of all settings of a dataclass, those of its parts with the part in front."""
+    types = typing.get_type_hints(kind)
+    names: list[str] = []
+    for field in dataclasses.fields(kind):
+        inner = types[field.name]
+        names += (
+            setting_names(inner, f"{part}{field.name}.") if dataclasses.is_dataclass(inner) else [part + field.name]
+        )
+    return names
+
+
+def _first(kind: Any) -> str:
+    return dataclasses.fields(kind)[0].name
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -5,15 +5,21 @@ Commands show it (`show_progress`); code that is called from Python is quiet.
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 PLAIN_EVERY = 10.0  # seconds between lines where there is no terminal
 
-Advance = Callable[[int], None]
+
+class Advance(Protocol):
+    """A function that is told how many more are done, and what there is to say."""
+
+    def __call__(self, count: int, note: str = "") -> None: ...
+
 
 _shown = False
 _bars: Progress | None = None  # the bars on the terminal now: work inside work adds one below
@@ -25,6 +31,10 @@ def show_progress() -> None:
     _shown = True
 
 
+def quiet(count: int, note: str = "") -> None:
+    """Progress that nobody sees."""
+
+
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Advance]:
     """Gives a function to call with how many more are done; shows how many are, and how long the rest will take.
@@ -32,13 +42,13 @@ def progress(label: str, total: int) -> Iterator[Advance]:
     On a terminal it is a live bar that goes away at the end; elsewhere a line now and then.
     """
     if not _shown:
-        yield lambda count: None
+        yield quiet
     elif not sys.stderr.isatty():
         yield _plain(label, total)
     else:
         with _terminal() as bars:
-            task = bars.add_task(label, total=total)
-            yield lambda count: bars.advance(task, count)
+            task = bars.add_task(label, total=total, note="")
+            yield lambda count, note="": bars.update(task, advance=count, note=note)
             bars.remove_task(task)
 
 
@@ -55,6 +65,7 @@ def _terminal() -> Iterator[Progress]:
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as _bars:
         try:
@@ -67,13 +78,14 @@ def _plain(label: str, total: int) -> Advance:
     start = shown = time.monotonic()
     done = 0
 
-    def advance(count: int) -> None:
+    def advance(count: int, note: str = "") -> None:
         nonlocal done, shown
         done += count
         now = time.monotonic()
         if now - shown >= PLAIN_EVERY and done < total:
             left = (now - start) / done * (total - done)
-            print(f"{label}: {done} of {total}, about {left:.0f} s left", file=sys.stderr, flush=True)
+            said = f"; {note}" if note else ""
+            print(f"{label}: {done} of {total}, about {left:.0f} s left{said}", file=sys.stderr, flush=True)
             shown = now
 
     return advance

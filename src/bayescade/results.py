@@ -15,7 +15,18 @@ from bayescade.arrays import ArrayReader, ArrayWriter, Attribute, check_finite
 from bayescade.errors import UserError
 
 # Arrays of a result file, with (images, height, width) in front or, for `samples`, (images, samples, height, width).
-MAPS = ("image", "aleatoric", "epistemic", "mc_standard_error", "lower", "upper", "truth", "support")
+MAPS = (
+    "image",
+    "aleatoric",
+    "epistemic",
+    "mc_standard_error",
+    "image_standard_error",
+    "aleatoric_standard_error",
+    "lower",
+    "upper",
+    "truth",
+    "support",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +42,8 @@ class Reconstruction:
     aleatoric: Tensor | None = None  # variance: the data's doubt
     epistemic: Tensor | None = None  # variance: the model's doubt
     mc_standard_error: Tensor | None = None  # Monte-Carlo error of the epistemic standard deviation
+    image_standard_error: Tensor | None = None  # Monte-Carlo error of the image
+    aleatoric_standard_error: Tensor | None = None  # Monte-Carlo error of the aleatoric variance
     lower: Tensor | None = None  # lower end of the calibrated interval
     upper: Tensor | None = None  # upper end
     draws: Tensor | None = None  # (samples, batch, 1, height, width): the images behind the mean, when kept

@@ -4,10 +4,11 @@ import torch
 
 from bayescade.data.simulate import Noise, add_noise, chunks, scan_batches, scan_set
 from bayescade.data.sources import image_source
-from bayescade.data.splits import SPLITS, derived_seed, split_seed
+from bayescade.data.splits import SPLITS, split_seed
 from bayescade.errors import UserError
 from bayescade.physics.cases import case_geometry
 from bayescade.projectors import ray_transform
+from bayescade.seeds import derived_seed
 
 
 def test_the_four_splits_are_disjoint() -> None:

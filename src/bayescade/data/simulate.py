@@ -9,11 +9,11 @@ from torch.nn.functional import avg_pool2d
 
 from bayescade.data.cache import Arrays, cached
 from bayescade.data.sources import Source
-from bayescade.data.splits import derived_seed
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
 from bayescade.physics.noise import check_photons, check_relative, gaussian_noise, poisson_noise
 from bayescade.projectors import ray_transform
+from bayescade.seeds import derived_seed
 
 CACHE_VERSION = 1  # raise it when simulated data change for the same settings
 CHUNK_NUMBERS = 20_000_000  # pixels and rays of the images worked on at once

@@ -15,8 +15,9 @@ from torch import Tensor
 from bayescade.files import replacing
 from bayescade.results import Reconstruction
 
-Scale = Literal["value", "error", "std"]
-COLOURS: dict[Scale, str] = {"value": "gray", "error": "RdBu_r", "std": "magma"}
+# Panels of one scale share their colours; the model's doubt is often far below the data's, so it has a scale of its own.
+Scale = Literal["value", "error", "std", "epistemic std"]
+COLOURS: dict[Scale, str] = {"value": "gray", "error": "RdBu_r", "std": "magma", "epistemic std": "viridis"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,16 +26,22 @@ class Panel:
 
     title: str
     image: NDArray[Any]  # (height, width)
-    scale: Scale = "value"  # panels of one scale share their colours
+    scale: Scale = "value"
 
 
 def reconstruction_panels(result: Reconstruction, place: int = 0) -> list[Panel]:
-    """Truth, reconstruction and error of one image, as far as they are there."""
+    """Truth, reconstruction, error and standard deviations of one image, as far as they are there."""
     image = _array(result.image, place)
     panels = [Panel(result.model.upper(), image)]
     if result.truth is not None:
         truth = _array(result.truth, place)
         panels = [Panel("truth", truth), *panels, Panel("error", image - truth, "error")]
+    if result.aleatoric is not None:
+        panels.append(Panel("aleatoric std: the data's doubt", _array(result.aleatoric.sqrt(), place), "std"))
+    if result.epistemic is not None:
+        panels.append(
+            Panel("epistemic std: the model's doubt", _array(result.epistemic.sqrt(), place), "epistemic std")
+        )
     return panels
 
 
@@ -88,9 +95,11 @@ def _limits(panels: list[Panel]) -> dict[Scale, tuple[float, float]]:
     if errors:
         largest = max(float(np.quantile(abs(image), 0.995)) for image in errors) or 1e-12
         limits["error"] = (-largest, largest)
-    stds = [panel.image for panel in panels if panel.scale == "std"]
-    if stds:
-        limits["std"] = (0.0, max(float(image.max()) for image in stds) or 1e-12)
+    scales: tuple[Scale, ...] = ("std", "epistemic std")
+    for scale in scales:
+        stds = [panel.image for panel in panels if panel.scale == scale]
+        if stds:
+            limits[scale] = (0.0, max(float(np.quantile(image, 0.999)) for image in stds) or 1e-12)
     return limits
 
 

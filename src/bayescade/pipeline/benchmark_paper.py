@@ -11,19 +11,19 @@ import torch
 
 from bayescade import __version__, methods, shelf
 from bayescade.data.simulate import Noise, Scans, add_noise
-from bayescade.data.splits import check_seed
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
 from bayescade.files import check_folder, make_folder, read_text, write_json, write_text
 from bayescade.phantoms import ellipses, shepp_logan
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.pipeline.evaluate import score, score_row
-from bayescade.pipeline.models import load_model
+from bayescade.pipeline.models import list_models, load_model, model_scan
 from bayescade.pipeline.paper_table import published
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scores import mean
 from bayescade.progress import Advance, progress
 from bayescade.projectors import ray_transform
+from bayescade.seeds import check_seed
 
 NOISE = Noise(relative=0.01)
 
@@ -46,7 +46,8 @@ class CellKey:
 
     def file_name(self) -> str:
         """The file of the cell."""
-        return f"{self.method}_{self.case}_{hashlib.sha256(self.text().encode()).hexdigest()[:12]}.json"
+        name = self.method.replace("/", "-").strip("-.")
+        return f"{name}_{self.case}_{hashlib.sha256(self.text().encode()).hexdigest()[:12]}.json"
 
 
 def benchmark_paper(
@@ -67,20 +68,24 @@ def benchmark_paper(
         check_folder(out, "table.json", "table.md")
     if not 1 <= images <= ellipses.PAPER_TEST:
         raise UserError(f"--images: the paper's test set has {ellipses.PAPER_TEST} images, got {images}")
-    chosen = cases or PAPER_CASES
-    for case in chosen:
+    for case in cases or ():
         case_geometry(case)  # names what a case is when it is none
     known = shelf.names(methods)
     names = method_names or known
     for name in names:
-        if name not in known:
-            raise UserError(shelf.unknown("method", name, known))
+        trained = any(model["name"] == name for model in list_models()) or Path(name).is_dir()
+        if name not in known and not trained:
+            raise UserError(shelf.unknown("method", name, [*known, "a run folder"]))
     if settings and len(names) != 1:
         raise UserError("--set: expected one method to set, e.g. --methods tv, got several")
     place = choose_device(device)
     folder = make_folder(Path(out) / "cells") if out is not None else None
     truth = torch.cat([ellipses.paper_test(place)[:images], shepp_logan.generate(1, device=place)])
-    keys = [CellKey(name, case, images, samples, seed, tuple(settings)) for case in chosen for name in names]
+    keys = [
+        CellKey(name, case, images, samples, seed, tuple(settings))
+        for case in cases or own_cases(names)
+        for name in names
+    ]
     with progress("table 1", len(keys) * len(truth)) as advance:
         rows = [cell(key, truth, folder, place, advance) for key in keys]
     answer = {"rows": rows, "seed": seed, "noise": NOISE.relative, "data_range": 1.0}
@@ -88,6 +93,20 @@ def benchmark_paper(
         write_json(Path(out) / "table.json", answer)
         write_text(Path(out) / "table.md", markdown(rows))
     return answer
+
+
+def own_cases(names: Sequence[str]) -> Sequence[str]:
+    """The paper's cases; for a trained model alone its own."""
+    scan = model_scan(names[0]) if len(names) == 1 and names[0] not in shelf.names(methods) else None
+    return [scan[0]] if scan is not None else PAPER_CASES
+
+
+def model_of(name: str, case: str) -> str | None:
+    """The model that fills a cell; None where there are no weights for it."""
+    if name not in shelf.names(methods) or shelf.take(methods, name).ANY_GEOMETRY:
+        return name
+    shipped = f"{name}/{case}"
+    return shipped if any(model["name"] == shipped for model in list_models()) else None
 
 
 def cell(
@@ -99,7 +118,11 @@ def cell(
         advance(len(truth))
         return stored_cell(path, key)
     geometry = case_geometry(key.case)
-    method = load_model(key.method, geometry, settings=key.settings, device=device)
+    model = model_of(key.method, key.case)
+    if model is None:
+        advance(len(truth))
+        return no_weights(key)
+    method = load_model(model, geometry, settings=key.settings, device=device)
     clean = ray_transform(geometry, device)(truth)
     # The phantom's noise is that of place 100 however many ellipse images are asked for.
     noisy = [add_noise(clean[:-1], NOISE, seed=key.seed)]
@@ -114,6 +137,12 @@ def cell(
     if path is not None:
         write_json(path, {"key": key.text(), "row": row})
     return row
+
+
+def no_weights(key: CellKey) -> dict[str, Any]:
+    """The row of a cell that cannot be filled."""
+    empty = {"psnr": None, "psnr_shepp_logan": None, "ssim": None, "rmse": None, "uncertainty": None, "warning": None}
+    return {"method": key.method, "case": key.case, "images": key.images, "status": "no weights", **empty}
 
 
 def stored_cell(path: Path, key: CellKey) -> dict[str, Any]:

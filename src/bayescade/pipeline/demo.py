@@ -1,6 +1,7 @@
-"""`bayescade demo`: a phantom from 32 noisy views, reconstructed, scored and drawn."""
+"""`bayescade demo`: a phantom from 32 noisy views, reconstructed by a shipped cascade, scored and drawn."""
 
 import dataclasses
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,17 @@ from typing import Any
 from bayescade.data.simulate import Noise, scan_batches
 from bayescade.data.sources import image_source
 from bayescade.devices import choose_device
-from bayescade.figures.panels import draw_panels, reconstruction_panels
+from bayescade.figures.panels import Panel, draw_panels, reconstruction_panels
 from bayescade.files import check_folder, make_folder
 from bayescade.physics.cases import case_geometry
 from bayescade.pipeline.models import load_model
-from bayescade.pipeline.scores import image_scores
+from bayescade.pipeline.scores import image_scores, result_scores, uncertainty_row
 
 FILES = ("reconstruction.h5", "figure.png")
-CASE, MODEL, SEED = "sparse-32", "fbp", 5
+CASE, MODEL, SEED = "sparse-32", "bdgd-plus/sparse-32", 5
+PLAIN_SAMPLES = 100  # of the paper
+# Relative standard error of a standard deviation from so many plain Gaussian samples.
+TOLERANCE = 1 / math.sqrt(2 * PLAIN_SAMPLES)
 
 
 def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
@@ -26,20 +30,37 @@ def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
     geometry = case_geometry(CASE)
     source = image_source("ellipses", geometry.image_shape, seed=SEED, device=place)
     (scans,) = scan_batches(source, geometry, Noise(), seed=SEED, count=1, device=place)
+    back_projection = load_model("fbp", geometry, device=place)(scans.sinogram).image
     start = time.perf_counter()
-    result = load_model(MODEL, geometry, device=place)(scans.sinogram, seed=SEED)
+    model = load_model(MODEL, geometry, settings=[f"inference.tolerance={TOLERANCE}"], device=place)
+    result = model(scans.sinogram, samples=10 * PLAIN_SAMPLES, seed=SEED)
     seconds = time.perf_counter() - start
-    scores = image_scores(result.image, scans.truth)
+    scores = result_scores(result, scans.truth)
+    doubt = uncertainty_row(scores)
+    assert doubt is not None
+    fbp_psnr = image_scores(back_projection, scans.truth)["psnr"][0]
     result = dataclasses.replace(result, truth=scans.truth, scores=scores)
     result.save(folder / "reconstruction.h5")
-    title = f"{MODEL.upper()} from {geometry.views} views with 1 % noise: PSNR {scores['psnr'][0]:.2f} dB"
-    draw_panels([reconstruction_panels(result)], folder / "figure.png", result.geometry, title)
+
+    title = (
+        f"{MODEL} from {geometry.views} views with 1 % noise: PSNR {scores['psnr'][0]:.2f} dB, "
+        f"90 % intervals cover {doubt['coverage']['0.9']:.1%} of the pixels"
+    )
+    truth, image, error, *doubts = reconstruction_panels(result)
+    beside = Panel(f"FBP, {fbp_psnr:.2f} dB", back_projection[0, 0].cpu().numpy())
+    draw_panels([[truth, beside, image], [error, *doubts]], folder / "figure.png", result.geometry, title)
     return {
         "model": MODEL,
         "case": CASE,
         "psnr": scores["psnr"][0],
+        "psnr_fbp": fbp_psnr,
         "ssim": scores["ssim"][0],
         "rmse": scores["rmse"][0],
+        "coverage": doubt["coverage"],
+        "epistemic_share": doubt["epistemic_share"],
+        "samples": result.samples,
+        "mc_relative_error": doubt["mc_relative_error"],
+        "plain_samples": PLAIN_SAMPLES,
         "seconds": seconds,
         "files": [str(Path(folder) / name) for name in FILES],
     }

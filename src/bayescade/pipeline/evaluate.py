@@ -6,18 +6,18 @@ from typing import Any
 
 from bayescade.data.simulate import Noise, Scans, chunks, scan_set
 from bayescade.data.sources import file_source, image_source
-from bayescade.data.splits import check_seed
 from bayescade.devices import choose_device
 from bayescade.figures.report import REPORT_FILES, write_report
 from bayescade.files import check_folder
 from bayescade.physics.geometry import Geometry
-from bayescade.pipeline.models import load_model
+from bayescade.pipeline.models import load_model, model_scan
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scan_geometry import choose_geometry
-from bayescade.pipeline.scores import image_scores, mean
+from bayescade.pipeline.scores import Scores, mean, result_scores, uncertainty_row
 from bayescade.pipeline.simulate import choose_count
-from bayescade.progress import Advance, progress
+from bayescade.progress import Advance, progress, quiet
 from bayescade.results import Reconstruction, Reconstructor, joined
+from bayescade.seeds import check_seed
 
 
 def evaluate(
@@ -39,7 +39,7 @@ def evaluate(
     check_seed(seed)
     if report is not None:
         check_folder(report, *REPORT_FILES)
-    name, geometry = choose_geometry(case, geometry_file)
+    name, geometry = model_geometry(model, case, geometry_file)
     place = choose_device(device)
     method = load_model(model, geometry, settings=settings, device=place)
 
@@ -64,6 +64,12 @@ def evaluate(
     return answer
 
 
+def model_geometry(model: str, case: str | None, geometry_file: str | None) -> tuple[str, Geometry]:
+    """The scan a model is evaluated on: its own where it has one, unless another is asked for."""
+    own = model_scan(model) if case is None and geometry_file is None else None
+    return own or choose_geometry(case, geometry_file)
+
+
 def score(
     method: Reconstructor,
     scans: Scans,
@@ -71,15 +77,15 @@ def score(
     *,
     samples: int,
     seed: int,
-    advance: Advance = lambda count: None,
-) -> tuple[dict[str, list[float | None]], Reconstruction]:
+    advance: Advance = quiet,
+) -> tuple[Scores, Reconstruction]:
     """Scores of every image, and the reconstructions of the first run of them, with the warnings of all."""
-    scores: dict[str, list[float | None]] = {}
+    scores: Scores = {}
     kept: Reconstruction | None = None
     warnings: list[str] = []
     for first, number in chunks(geometry, len(scans.truth)):
         result = method(scans.sinogram[first : first + number], samples=samples, seed=seed)
-        for name, values in image_scores(result.image, scans.truth[first : first + number]).items():
+        for name, values in result_scores(result, scans.truth[first : first + number]).items():
             scores.setdefault(name, []).extend(values)
         kept = kept or dataclasses.replace(result, truth=scans.truth[first : first + number])
         warnings += [result.warning] if result.warning else []
@@ -88,9 +94,7 @@ def score(
     return scores, dataclasses.replace(kept, warning=joined(warnings))
 
 
-def score_row(
-    model: str, case: str, images: int, scores: dict[str, list[float | None]], warning: str | None
-) -> dict[str, Any]:
+def score_row(model: str, case: str, images: int, scores: Scores, warning: str | None) -> dict[str, Any]:
     """A row of `evaluate` and `benchmark`, as in the contract."""
     return {
         "method": model,
@@ -101,6 +105,6 @@ def score_row(
         "psnr_shepp_logan": None,
         "ssim": mean(scores.get("ssim")),
         "rmse": mean(scores["rmse"]),
-        "uncertainty": None,
+        "uncertainty": uncertainty_row(scores),
         "warning": warning,
     }

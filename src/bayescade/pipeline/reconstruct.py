@@ -9,14 +9,14 @@ from typing import Any
 from bayescade.arrays import check_suffix
 from bayescade.data.scan import ScanReader
 from bayescade.data.simulate import chunks
-from bayescade.data.splits import check_seed
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
 from bayescade.files import check_other_file, check_writable
 from bayescade.pipeline.models import load_model
-from bayescade.pipeline.scores import image_scores, mean
+from bayescade.pipeline.scores import mean, result_scores, uncertainty_row
 from bayescade.progress import progress
 from bayescade.results import ResultWriter
+from bayescade.seeds import check_seed
 
 
 def reconstruct(
@@ -47,7 +47,7 @@ def reconstruct(
             batch = reader.read(first, number)
             result = method(batch.sinogram, samples=samples, seed=seed)
             if batch.truth is not None:
-                scores = image_scores(result.image, batch.truth)
+                scores = result_scores(result, batch.truth)
                 result = dataclasses.replace(result, truth=batch.truth, scores=scores)
             writer.append(result)
             advance(number)
@@ -57,7 +57,8 @@ def reconstruct(
         "images": reader.count,
         "seconds": time.perf_counter() - start,
         "warning": writer.warning,
-        **{name: mean(values) for name, values in writer.scores.items()},
+        **{name: mean(values) for name, values in writer.scores.items() if ":" not in name},
+        "uncertainty": uncertainty_row(writer.scores),
     }
 
 

@@ -1,6 +1,8 @@
 """Scores of reconstructions whose truth is known."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,6 +10,8 @@ from torch import Tensor
 from bayescade.metrics.psnr import psnr
 from bayescade.metrics.rmse import rmse
 from bayescade.metrics.ssim import WINDOW, ssim
+from bayescade.results import Reconstruction
+from bayescade.uncertainty.scores import LEVELS, uncertainty_scores
 
 DATA_RANGE = 1.0  # images are in [0, 1]
 
@@ -34,3 +38,35 @@ def mean(values: list[float | None] | None) -> float | None:
     if not values or any(value is None for value in values):
         return None
     return float(torch.tensor(values, dtype=torch.float64).mean())
+
+
+Scores = dict[str, list[float | None]]
+
+
+def result_scores(result: Reconstruction, truth: Tensor) -> Scores:
+    """Scores of the images, and of their variances where there are any."""
+    truth = truth.to(result.image.device)
+    scores = image_scores(result.image, truth)
+    if result.aleatoric is None or result.epistemic is None:
+        return scores
+    for name, values in uncertainty_scores(result.image, result.variance, truth).items():
+        scores[f"uncertainty:{name}"] = [finite(value) for value in values]
+    share = result.epistemic.mean((1, 2, 3)) / result.variance.mean((1, 2, 3)).clamp_min(1e-30)
+    scores["uncertainty:epistemic_share"] = [finite(value) for value in share.tolist()]
+    if result.mc_standard_error is not None:
+        mean_std = result.epistemic.sqrt().mean((1, 2, 3))
+        error = result.mc_standard_error.mean((1, 2, 3)) / mean_std.clamp_min(1e-30)
+        scores["uncertainty:mc_relative_error"] = [finite(value) for value in error.tolist()]
+    return scores
+
+
+def uncertainty_row(scores: Mapping[str, list[float | None]]) -> dict[str, Any] | None:
+    """The scores of the variances, averaged over the images, as in the contract; None where there are no variances."""
+    means = {name.partition(":")[2]: mean(values) for name, values in scores.items() if name.startswith("uncertainty:")}
+    if not means:
+        return None
+    row: dict[str, Any] = {"coverage_calibrated": None, "coverage_by_stratum": None}
+    row["coverage"] = {f"{level:g}": means.pop(f"coverage:{level:g}") for level in LEVELS}
+    strata = {name: means.pop(name) for name in list(means) if name.startswith("coverage_by_stratum:")}
+    row["coverage_by_stratum"] = {name.partition(":")[2]: value for name, value in strata.items()}
+    return {**means, **row}

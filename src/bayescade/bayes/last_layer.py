@@ -1,0 +1,61 @@
+"""The posterior of a last layer in closed form, its features frozen.
+
+Where pixel i has features h_i (a 3 x 3 patch of all channels, and a 1 for the bias), precision w_i and residual e_i at the
+present weights m, the likelihood is Gaussian in the weights with precision G = sum w h h' and slope r = sum w e h. With prior
+N(0, I) on the weights, none on the bias, and the likelihood raised to 1 / temperature, the exact posterior has
+
+    precision P + G / temperature,    mean m + (P + G / temperature)^-1 (r / temperature - P m),    P = diag(1, ..., 1, 0),
+
+and the Gaussian with independent weights that is nearest to it in KL(q || p) has this mean and the variances
+1 / (1 + G_dd / temperature). For a likelihood that is not Gaussian in the weights this is one step of Fisher scoring.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import unfold
+
+from bayescade.bayes.layers import KERNEL, MeanFieldConv
+
+
+class NormalEquations:
+    """G and r, summed over pixels as they come, in float64."""
+
+    def __init__(self, layer: MeanFieldConv):
+        size = layer.weight.numel() + 1
+        self.gram = torch.zeros((size, size), dtype=torch.float64, device=layer.weight.device)
+        self.slope = torch.zeros(size, dtype=torch.float64, device=layer.weight.device)
+
+    def add(
+        self,
+        h: Tensor,  # (batch, channels, height, width)
+        weight: Tensor,  # (batch, 1, height, width) w
+        residual: Tensor,  # (batch, 1, height, width) e
+    ) -> None:
+        """Adds the pixels of a batch."""
+        patches = unfold(
+            h if h.dtype == torch.float64 else h.float(), KERNEL, padding=KERNEL // 2
+        )  # (batch, channels * 9, pixels)
+        patches = torch.cat([patches, torch.ones_like(patches[:, :1])], 1)
+        root = weight.flatten(1)[:, None].sqrt()
+        whitened = patches * root
+        self.gram += torch.einsum("bdp,bep->de", whitened, whitened).double()
+        self.slope += torch.einsum("bdp,bp->d", whitened, (root * residual.flatten(1)[:, None])[:, 0]).double()
+
+    def posterior(self, mean: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Mean (weights, then bias) and covariance of the exact posterior, seen from the present mean."""
+        prior = torch.ones_like(self.slope)
+        prior[-1] = 0
+        precision = torch.diag(prior) + self.gram / temperature
+        step = torch.linalg.solve(precision, self.slope / temperature - prior * mean)
+        return mean + step, torch.linalg.inv(precision)
+
+    @torch.no_grad()
+    def refit(self, layer: MeanFieldConv, *, temperature: float = 1.0, move: bool = True) -> None:
+        """Sets the layer to the nearest Gaussian with independent weights; without `move` its mean stays."""
+        spread = 1 / (1 + self.gram.diagonal()[:-1] / temperature)
+        layer.log_std.copy_((spread.log() / 2).reshape(layer.log_std.shape))
+        if move:
+            mean = torch.cat([layer.weight.flatten(), layer.bias]).double()
+            mean, _ = self.posterior(mean, temperature)
+            layer.weight.copy_(mean[:-1].reshape(layer.weight.shape))
+            layer.bias.copy_(mean[-1:])

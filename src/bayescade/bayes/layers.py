@@ -1,0 +1,156 @@
+"""Convolutions whose weights are Gaussian: the last layer of a block, and of its variance network.
+
+A layer is applied in one of four ways: with the mean of its weights; with noise in its output, as if every pixel had drawn
+its own weights (local reparametrisation: a training device, the paper's way at inference too); with one draw of the weights
+for all pixels and all images; or giving the mean and variance of its output.
+"""
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+from bayescade.bayes.gaussian import safe_sqrt
+from bayescade.bayes.kl import kl_from_standard_normal
+
+KERNEL = 3  # pixels each way, with zeros around the image
+MEAN_STD = 0.05  # of the initial means
+LOG_STD_START, LOG_STD_SPREAD = -9.0, 0.05  # of the initial log standard deviations
+
+
+class LastConv(nn.Module, ABC):
+    """A 3 x 3 convolution to one channel, with weights that may be random and a bias that is not."""
+
+    weight: nn.Parameter  # (1, channels, 3, 3): the mean
+    bias: nn.Parameter  # (1,)
+
+    @property
+    @abstractmethod
+    def random(self) -> bool:
+        """Whether the weights are random."""
+
+    @abstractmethod
+    def std(self) -> Tensor:
+        """Standard deviations of the weights, (1, channels, 3, 3)."""
+
+    @abstractmethod
+    def kl(self) -> Tensor:
+        """Divergence of the weights' distribution from the prior N(0, I)."""
+
+    @abstractmethod
+    def output_variance(
+        self,
+        h: Tensor,  # (batch, channels, height, width)
+    ) -> Tensor:
+        """Variance of the output of each pixel, (batch, 1, height, width)."""
+
+    def mean(
+        self,
+        h: Tensor,  # (batch, channels, height, width)
+    ) -> Tensor:
+        """The output with the mean weights, (batch, 1, height, width)."""
+        return conv2d(h, self.weight, self.bias, padding=KERNEL // 2)
+
+    def activations(
+        self,
+        h: Tensor,  # (batch, channels, height, width)
+        noise: Tensor,  # (batch, 1, height, width), standard normal
+    ) -> Tensor:
+        """Mean output plus noise of the output's variance, independent in every pixel."""
+        return self.mean(h) + safe_sqrt(self.output_variance(h)) * noise
+
+    def draw(
+        self,
+        noise: Tensor,  # (samples, channels, 3, 3), standard normal
+    ) -> Tensor:
+        """Draws of the weights, (samples, channels, 3, 3)."""
+        return self.weight + self.std() * noise
+
+    def each(
+        self,
+        h: Tensor,  # (batch, channels, height, width)
+        noise: Tensor,  # (samples, channels, 3, 3)
+    ) -> Tensor:
+        """The output of every image with every draw, (samples * batch, 1, height, width), samples in front."""
+        out = conv2d(h, self.draw(noise), self.bias.expand(len(noise)), padding=KERNEL // 2)
+        return out.transpose(0, 1).flatten(0, 1)[:, None]
+
+    def own(
+        self,
+        h: Tensor,  # (samples * batch, channels, height, width), samples in front
+        noise: Tensor,  # (samples, channels, 3, 3)
+    ) -> Tensor:
+        """The output of every sample with its own draw, (samples * batch, 1, height, width).
+
+        One matrix product over the channels for the nine taps, then the taps' images are moved and added.
+        """
+        samples, channels = noise.shape[:2]
+        height, width = h.shape[-2:]
+        taps = self.draw(noise).flatten(2).transpose(1, 2)  # (samples, 9, channels)
+        pixels = h.permute(0, 2, 3, 1).reshape(samples, -1, channels)  # no copy when channels are last in memory
+        parts = torch.bmm(taps, pixels.transpose(1, 2)).reshape(samples, KERNEL * KERNEL, -1, height, width)
+        edge = KERNEL // 2
+        parts = nn.functional.pad(parts, (edge, edge, edge, edge))
+        out = self.bias.expand(1)
+        for place in range(KERNEL * KERNEL):
+            down, right = divmod(place, KERNEL)
+            out = out + parts[:, place, :, down : down + height, right : right + width]
+        return out.flatten(0, 1)[:, None]
+
+
+@final
+class PlainConv(LastConv):
+    """Weights that are not random."""
+
+    def __init__(self, channels: int, generator: torch.Generator):
+        super().__init__()
+        self.weight, self.bias = _weight(channels, generator), nn.Parameter(torch.zeros(1))
+
+    @property
+    def random(self) -> bool:
+        return False
+
+    def std(self) -> Tensor:
+        return torch.zeros_like(self.weight)
+
+    def kl(self) -> Tensor:
+        return self.weight.new_zeros(())
+
+    def output_variance(self, h: Tensor) -> Tensor:
+        return torch.zeros_like(h[:, :1])
+
+
+@final
+class MeanFieldConv(LastConv):
+    """Independent Gaussian weights with prior N(0, 1); nothing is added to a variance on the way to a sample.
+
+    `jitter` (0 but in the `as-released` preset) is added to the variance of the output, as the authors' code does; it is
+    a noise of that variance in every pixel of every block whatever the posterior says.
+    """
+
+    def __init__(self, channels: int, generator: torch.Generator, jitter: float = 0.0):
+        super().__init__()
+        self.weight, self.bias = _weight(channels, generator), nn.Parameter(torch.zeros(1))
+        start = torch.full_like(self.weight.data, LOG_STD_START)
+        self.log_std = nn.Parameter(start + LOG_STD_SPREAD * torch.randn(start.shape, generator=generator))
+        self.jitter = jitter
+
+    @property
+    def random(self) -> bool:
+        return True
+
+    def std(self) -> Tensor:
+        return torch.exp(self.log_std)
+
+    def kl(self) -> Tensor:
+        return kl_from_standard_normal(self.weight, self.log_std)
+
+    def output_variance(self, h: Tensor) -> Tensor:
+        variance = conv2d(h * h, torch.exp(2 * self.log_std), padding=KERNEL // 2)
+        return variance + self.jitter if self.jitter else variance
+
+
+def _weight(channels: int, generator: torch.Generator) -> nn.Parameter:
+    return nn.Parameter(MEAN_STD * torch.randn((1, channels, KERNEL, KERNEL), generator=generator))

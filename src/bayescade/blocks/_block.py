@@ -1,0 +1,209 @@
+"""One step of a cascade: x_k = relu(x + f(gradient, x)), and how far it may be from the truth.
+
+All convolutions are 3 x 3 with zeros around the image and a ReLU behind them, but the last:
+
+    image branch     x: 1 -> c -> 2c
+    gradient branch  g: 1 -> c -> 2c
+    common           4c -> 2c -> c, then the last convolution c -> 1
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from bayescade.bayes.gaussian import Gaussian, relu_moments
+from bayescade.bayes.layers import KERNEL, LastConv
+from bayescade.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockSettings:
+    """Shape of a block; the defaults are the paper's."""
+
+    channels: int = 16  # c
+    depth: int = 2  # convolutions of each branch, and of the common part before the last
+    variance_channels: int = 4  # of the variance network
+    variance_depth: int = 1  # its convolutions before the last
+    variance_input: str = (
+        "inputs"  # what it sees: inputs (x and g), or features (also the common features, without gradient)
+    )
+    variance_floor: float = 1e-6  # the least variance, of intensity squared
+    jitter: float = (
+        0.0  # added to the variance of sampled activations; anything but 0 makes the epistemic map a constant
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("channels", "depth", "variance_channels", "variance_depth"):
+            if not 1 <= getattr(self, name) <= 1024:
+                raise UserError(f"setting {name}: expected a whole number from 1 to 1024, got {getattr(self, name)}")
+        if self.variance_input not in ("inputs", "features"):
+            raise UserError(f"setting variance_input: expected inputs or features, got '{self.variance_input}'")
+        for name in ("variance_floor", "jitter"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"setting {name}: expected a number from 0 to 1, got {getattr(self, name)}")
+
+
+class Draw(ABC):
+    """How the random layers of a block are applied; `place` is 0 for the image's layer and 1 for the variance's."""
+
+    @abstractmethod
+    def apply(self, layer: LastConv, h: Tensor, place: int) -> Tensor:
+        """The layer's output."""
+
+    def spread(self, x: Tensor) -> Tensor:
+        """An input of the block beside the layer's output."""
+        return x
+
+
+@final
+class MeanDraw(Draw):
+    """No chance: the mean of the weights."""
+
+    def apply(self, layer: LastConv, h: Tensor, place: int) -> Tensor:
+        return layer.mean(h)
+
+
+@final
+class ActivationDraw(Draw):
+    """Noise in the output of each layer, (batch, 1, height, width), one tensor per layer."""
+
+    def __init__(self, noise: Sequence[Tensor]):
+        self.noise = noise
+
+    def apply(self, layer: LastConv, h: Tensor, place: int) -> Tensor:
+        return layer.activations(h, self.noise[place]) if layer.random else layer.mean(h)
+
+
+@final
+class WeightDraw(Draw):
+    """Draws of the weights, (samples, channels, 3, 3) standard normals per layer.
+
+    With `shared` every draw is applied to every image of the batch; else the batch has the samples in front, each with
+    its own draw. The output has samples * batch images, samples in front.
+    """
+
+    def __init__(self, noise: Sequence[Tensor], shared: bool):
+        self.noise = noise
+        self.shared = shared
+
+    def apply(self, layer: LastConv, h: Tensor, place: int) -> Tensor:
+        if not layer.random:
+            return self.spread(layer.mean(h))
+        return layer.each(h, self.noise[place]) if self.shared else layer.own(h, self.noise[place])
+
+    def spread(self, x: Tensor) -> Tensor:
+        return x.repeat(len(self.noise[0]), 1, 1, 1) if self.shared else x
+
+
+class Variance(nn.Module, ABC):
+    """The variance around a block's output: the aleatoric part."""
+
+    @abstractmethod
+    def forward(
+        self,
+        inputs: Tensor,  # (batch, 2, height, width): image and scaled gradient
+        h: Tensor,  # (batch, c, height, width): the common features
+        draw: Draw,
+    ) -> Tensor:
+        """The variance, which broadcasts to the images of the draw."""
+
+    @abstractmethod
+    def expected(self, inputs: Tensor, h: Tensor) -> Tensor:
+        """Its mean over the weights, which broadcasts to the images."""
+
+    @property
+    @abstractmethod
+    def layers(self) -> list[LastConv]:
+        """Its random layers."""
+
+
+class Trunk(nn.Module):
+    """The features of a block: a branch for the image, one for the gradient, and the common part."""
+
+    def __init__(self, settings: BlockSettings, generator: torch.Generator):
+        super().__init__()
+        c, more = settings.channels, settings.depth - 1
+        self.image = convolutions([1, c, *[2 * c] * more], generator)
+        self.gradient = convolutions([1, c, *[2 * c] * more], generator)
+        joined = 2 * (2 * c if more else c)
+        self.common = convolutions([joined, *[2 * c] * more, c], generator)
+
+    def forward(self, x: Tensor, gradient: Tensor) -> Tensor:
+        return self.common(torch.cat([self.image(x), self.gradient(gradient)], 1))
+
+
+def convolutions(channels: Sequence[int], generator: torch.Generator) -> nn.Sequential:
+    """Convolutions with a ReLU behind each, from channels to channels."""
+    layers: list[nn.Module] = []
+    for into, out in pairwise(channels):
+        conv = nn.utils.skip_init(nn.Conv2d, into, out, KERNEL, padding=KERNEL // 2)
+        bound = (into * KERNEL * KERNEL) ** -0.5  # as torch does by default
+        nn.init.uniform_(conv.weight, -bound, bound, generator=generator)
+        nn.init.uniform_(conv.bias, -bound, bound, generator=generator)
+        layers += [conv, nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def channels_last(module: nn.Module) -> None:
+    """Lays out the weights so that convolutions work with the channels of a pixel side by side, which is faster."""
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+@final
+class Block(nn.Module):
+    """(image, gradient) -> Gaussian around the next image."""
+
+    gradient_scale: Tensor
+    output_scale: Tensor
+
+    def __init__(self, trunk: Trunk, last: LastConv, variance: Variance | None):
+        super().__init__()
+        self.trunk = trunk
+        self.last = last
+        self.variance = variance
+        self.register_buffer("gradient_scale", torch.ones(()))  # the gradient is multiplied by it
+        self.register_buffer("output_scale", torch.ones(()))  # and so is the output of the last layer
+
+    @property
+    def layers(self) -> list[LastConv]:
+        """The random layers, in the order in which draws count them."""
+        found = [self.last, *(self.variance.layers if self.variance is not None else [])]
+        return [layer for layer in found if layer.random]
+
+    def kl(self) -> Tensor:
+        """Divergence of the random weights from the prior."""
+        return sum((layer.kl() for layer in self.layers), start=self.last.weight.new_zeros(()))
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, 1, height, width)
+        gradient: Tensor,  # (batch, 1, height, width), of the data fidelity for an operator of norm 1
+        draw: Draw,
+    ) -> Gaussian:
+        """The next image and its variance, for a draw of the random layers."""
+        inputs, h = self.features(x, gradient)
+        mean = relu(draw.spread(x) + self.output_scale * draw.apply(self.last, h, 0))
+        return Gaussian(mean, self.variance(inputs, h, draw) if self.variance is not None else None)
+
+    def features(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs side by side, (batch, 2, height, width), and the common features."""
+        scaled = gradient * self.gradient_scale
+        return torch.cat([x, scaled], 1), self.trunk(x, scaled)
+
+    def moments(self, x: Tensor, gradient: Tensor) -> tuple[Gaussian, Tensor | None]:
+        """Moments of the output over all weights of this block, given its input, in closed form.
+
+        The Gaussian has the mean and the (epistemic) variance of the next image; beside it the mean of the aleatoric
+        variance. The last layer is linear in its weights, so x + output is Gaussian in every pixel; its moments behind the
+        ReLU are known.
+        """
+        inputs, h = self.features(x, gradient)
+        scale = self.output_scale
+        mean, variance = relu_moments(x + scale * self.last.mean(h), scale**2 * self.last.output_variance(h))
+        return Gaussian(mean, variance), self.variance.expected(inputs, h) if self.variance is not None else None

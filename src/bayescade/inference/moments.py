@@ -1,0 +1,93 @@
+"""Moments of samples as they come, with standard errors, in memory that does not grow with their number.
+
+Draw t of the weights gives a mean image a_t, a variance v_t around it that is also the model's doubt (what the weights of
+the last block add, if they were not drawn but integrated; else 0), and an aleatoric variance s_t. By the law of total variance
+
+    image = mean a,    aleatoric = mean s,    epistemic = mean v + mean (a - mean a)^2.
+
+Sample variances divide by T. Everything is summed in float64 around the first draw, so nothing cancels.
+"""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Maps (batch, 1, height, width) and their Monte-Carlo standard errors."""
+
+    image: Tensor
+    aleatoric: Tensor | None  # variance
+    epistemic: Tensor  # variance
+    samples: int
+    image_error: Tensor  # standard error of the image
+    aleatoric_error: Tensor | None
+    epistemic_error: Tensor  # of the variance
+    epistemic_std_error: Tensor  # of its square root
+
+    def relative_error(self) -> float:
+        """Mean standard error of the epistemic standard deviation over its mean."""
+        std = float(self.epistemic.sqrt().mean())
+        return float(self.epistemic_std_error.mean()) / std if std > 0 else 0.0
+
+
+class StreamingMoments:
+    """Sums over samples; `estimate` says what they amount to so far."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.centre: Tensor | None = None  # the first a
+        self.sums: dict[str, Tensor] = {}
+
+    def add(
+        self,
+        mean: Tensor,  # (samples, batch, 1, height, width) a
+        variance: Tensor | None,  # like the mean: v; None for 0
+        aleatoric: Tensor | None,  # broadcasts to the mean: s; None where there is none
+    ) -> None:
+        """Adds some samples."""
+        mean = mean.double()
+        if self.centre is None:
+            self.centre = mean[0].clone()
+        away = mean - self.centre
+        doubt = away**2 + (variance.double() if variance is not None else 0)
+        terms = {"a": away, "aa": away**2, "u": doubt, "uu": doubt**2, "ua": doubt * away}
+        if aleatoric is not None:
+            spread = aleatoric.double().expand_as(mean)
+            terms |= {"s": spread, "ss": spread**2}
+        for name, term in terms.items():
+            total = term.sum(0)
+            self.sums[name] = self.sums[name] + total if name in self.sums else total
+        self.samples += len(mean)
+
+    def estimate(self) -> Estimate:
+        """Mean, aleatoric and epistemic variance, and their standard errors by the delta method.
+
+        The epistemic variance is mean u - (mean a)^2 with a counted from the first draw and u = v + a^2, so its error is
+        that of the mean of u - 2 (mean a) a.
+        """
+        if self.centre is None:
+            raise ValueError("no samples were added")
+        n = self.samples
+        m = {name: total / n for name, total in self.sums.items()}
+        epistemic = (m["u"] - m["a"] ** 2).clamp_min(0)
+        var_a = (m["aa"] - m["a"] ** 2).clamp_min(0)
+        var_u = m["uu"] - m["u"] ** 2
+        covariance = m["ua"] - m["u"] * m["a"]
+        var_epistemic = (var_u - 4 * m["a"] * covariance + 4 * m["a"] ** 2 * var_a).clamp_min(0)
+        epistemic_error = (var_epistemic / n).sqrt()
+        std = epistemic.sqrt()
+        aleatoric = m.get("s")
+        aleatoric_error = ((m["ss"] - m["s"] ** 2).clamp_min(0) / n).sqrt() if aleatoric is not None else None
+        return Estimate(
+            image=self.centre + m["a"],
+            aleatoric=aleatoric,
+            epistemic=epistemic,
+            samples=n,
+            image_error=(var_a / n).sqrt(),
+            aleatoric_error=aleatoric_error,
+            epistemic_error=epistemic_error,
+            epistemic_std_error=epistemic_error / (2 * torch.where(std > 0, std, 1)),
+        )

@@ -1,0 +1,303 @@
+"""What DGD, BDGD and BDGD+ share: settings and presets, training into a run folder, and the trained cascade as a method.
+
+The three differ in their block only (`bayescade.blocks`), and so in what they can say about their doubt.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescade import blocks as block_shelf
+from bayescade import shelf
+from bayescade.blocks._block import Block, BlockSettings, channels_last
+from bayescade.config import load_settings, settings_from
+from bayescade.devices import choose_device
+from bayescade.errors import UserError
+from bayescade.inference.monte_carlo import CHUNK_BYTES, InferenceSettings, draw_images, estimate
+from bayescade.methods import fbp
+from bayescade.networks.cascade import Cascade, Data
+from bayescade.physics.geometry import Geometry, ParallelBeam
+from bayescade.physics.linalg import norm
+from bayescade.progress import progress
+from bayescade.projectors import ray_transform
+from bayescade.results import Reconstruction, Reconstructor
+from bayescade.runs import Run, Tensors
+from bayescade.training.fit import FitSettings
+from bayescade.training.greedy import GreedySettings, Report, Trained, train_cascade
+from bayescade.training.stage import Stage
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """What is trained on."""
+
+    images: int = 4000  # training images
+    validation_images: int = 100  # of the validation split: what a block's gain is measured on
+    paper_set: bool = False  # the paper's own 4000 training ellipses instead of fresh ones
+
+    def __post_init__(self) -> None:
+        for name in ("images", "validation_images"):
+            if not 1 <= getattr(self, name) <= 10_000_000:
+                raise UserError(
+                    f"setting data.{name}: expected a whole number of at least 1, got {getattr(self, name)}"
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of a cascade, in parts; `PRESETS` has them ready."""
+
+    block: BlockSettings
+    greedy: GreedySettings
+    fit: FitSettings
+    data: DataSettings
+    inference: InferenceSettings
+
+
+_RECOMMENDED = Settings(
+    block=BlockSettings(variance_input="features", variance_channels=16, variance_depth=2, variance_floor=1e-9),
+    greedy=GreedySettings(),
+    fit=FitSettings(),
+    data=DataSettings(),
+    inference=InferenceSettings(),
+)
+
+
+_PAPER = Settings(
+    block=BlockSettings(),
+    greedy=GreedySettings(
+        loss="elbo",
+        refit="none",
+        sampling="activations",
+        warm_start=False,
+        gradient_level=0.0,
+        output_level=0.0,
+        restarts=0,
+    ),
+    fit=FitSettings(
+        epochs=150, batch=128, learning_rate=1e-3, final_learning_rate=1e-4, warm_up=0.0, weight_decay=1e-3
+    ),
+    data=DataSettings(paper_set=True),
+    inference=InferenceSettings(draws="activations", analytic=False),
+)
+
+PRESETS: dict[str, Settings] = {
+    "recommended": _RECOMMENDED,
+    "paper": _PAPER,  # the text of the paper
+    "as-released": dataclasses.replace(  # what its authors' code does differently
+        _PAPER,
+        block=dataclasses.replace(_PAPER.block, jitter=1e-6),
+        greedy=dataclasses.replace(_PAPER.greedy, loss="elbo-as-released"),
+    ),
+}
+
+
+def preset(name: str, geometry: Geometry) -> Settings:
+    """The settings of that name, with the number of blocks that goes with the geometry."""
+    if name not in PRESETS:
+        raise UserError(shelf.unknown("preset", name, list(PRESETS)))
+    settings = PRESETS[name]
+    number = recommended_blocks(geometry) if name == "recommended" else paper_blocks(geometry)
+    return dataclasses.replace(settings, greedy=dataclasses.replace(settings.greedy, blocks=number))
+
+
+def paper_blocks(geometry: Geometry) -> int:
+    """K of the paper: 10 from 32 views on, 20 below and for [0, 150) degrees, 30 for smaller arcs."""
+    if covered(geometry) > 175:
+        return 10 if geometry.views >= 32 else 20
+    return 20 if covered(geometry) > 135 else 30
+
+
+def recommended_blocks(geometry: Geometry) -> int:
+    """More blocks where more is missing."""
+    return 12 if covered(geometry) > 175 else 18
+
+
+def covered(geometry: Geometry) -> float:
+    """Degrees that the views cover, each standing for the arc around it; a fan's turn counts as half."""
+    angles = torch.tensor(geometry.angles, dtype=torch.float64).rad2deg()
+    arc = float(angles.max() - angles.min()) * geometry.views / max(geometry.views - 1, 1)
+    return arc if isinstance(geometry, ParallelBeam) else arc / 2
+
+
+def train(
+    kind: str,  # of block
+    geometry: Geometry,
+    training: tuple[Tensor, Tensor],  # sinograms and truths
+    validation: tuple[Tensor, Tensor],
+    settings: Settings,
+    run: Run,
+    *,
+    seed: int,
+    report: Report,
+) -> None:
+    """Trains a cascade into the run folder, behind the blocks that are there."""
+    device = training[0].device
+    start = Physics(geometry, device)
+    done = [load_block(kind, settings, tensors).to(device) for tensors in run.blocks()]
+    for block in done:
+        channels_last(block)
+
+    def make(generator: torch.Generator) -> Block:
+        return build_block(kind, settings.block, generator)
+
+    def keep(place: int, trained: Trained) -> None:
+        run.keep(place, trained.block.state_dict(), trained.record)
+
+    train_cascade(
+        make,
+        start.stage(*training, settings.fit.batch),
+        start.stage(*validation, settings.fit.batch),
+        settings.greedy,
+        settings.fit,
+        seed=seed,
+        done=done,
+        keep=keep,
+        report=report,
+    )
+
+
+def load(
+    name: str,
+    kind: str,
+    geometry: Geometry,
+    settings: Mapping[str, Any],  # of the training, JSON values
+    weights: Sequence[Tensors],
+    overrides: Sequence[str],  # "inference.key=value"
+    device: torch.device | str,
+) -> "TrainedCascade":
+    """A trained cascade, ready to be called with sinograms."""
+    parts = [field.name for field in dataclasses.fields(Settings)]
+    trained = settings_from(Settings, {part: settings[part] for part in parts})
+    if not weights:
+        raise UserError(f"{name}: no block is trained yet; go on with the same train command")
+    for text in overrides:
+        if not text.startswith("inference."):
+            raise UserError(
+                f"--set {text}: what was trained cannot be set any more; there are: "
+                + ", ".join(f"inference.{field.name}" for field in dataclasses.fields(InferenceSettings))
+            )
+    chosen = load_settings(Settings, overrides=overrides, base=trained)
+    cascade = Cascade([load_block(kind, trained, tensors) for tensors in weights])
+    return TrainedCascade(name, cascade, geometry, chosen, choose_device(device))
+
+
+def build_block(kind: str, settings: BlockSettings, generator: torch.Generator) -> Block:
+    """A block of that kind with fresh weights."""
+    block: Block = shelf.take(block_shelf, kind).build(settings, generator)
+    return block
+
+
+def load_block(kind: str, settings: Settings, tensors: Tensors) -> Block:
+    """A block with stored weights."""
+    block = build_block(kind, settings.block, torch.Generator())
+    try:
+        block.load_state_dict({key: value.float() for key, value in tensors.items()})
+    except RuntimeError as error:
+        raise UserError(f"the weights do not fit their settings: {' '.join(str(error).split()):.200}") from None
+    return block
+
+
+@final
+class Physics:
+    """The operator of a geometry, its norm and its first image."""
+
+    def __init__(self, geometry: Geometry, device: torch.device):
+        self.operator = ray_transform(geometry, device)
+        self.norm = norm(self.operator, device=device)
+        self.first: Callable[[Tensor], Tensor] = lambda y: fbp.build(geometry, fbp.Settings(), device).apply(
+            y, "ram-lak"
+        )
+
+    def data(self, sinogram: Tensor) -> Data:
+        """What a cascade knows of some sinograms."""
+        return Data(self.operator, self.norm, sinogram)
+
+    def stage(self, sinogram: Tensor, truth: Tensor, batch: int) -> Stage:
+        """The first stage of training: FBP, not clipped."""
+        first = torch.cat([self.first(part) for part in sinogram.split(batch)])
+        return Stage.first(self.data(sinogram), truth, first, batch)
+
+
+@final
+class TrainedCascade(Reconstructor):
+    """A trained cascade: the image, and the data's and the model's doubt where its blocks know them."""
+
+    def __init__(self, name: str, cascade: Cascade, geometry: Geometry, settings: Settings, device: torch.device):
+        self.name = name
+        self.cascade = cascade.to(device).eval().requires_grad_(False)
+        channels_last(self.cascade)
+        self.geometry = geometry
+        self.settings = settings
+        self.device = device
+        self.sinogram_shape = geometry.sinogram_shape
+        self.physics = Physics(geometry, device)
+
+    def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
+        parts = sinogram.to(self.device).split(self._images_at_once())
+        found = []
+        label = "samples, at most" if self.settings.inference.tolerance else "samples"
+        with progress(label, samples * len(parts)) as advance:
+            for part in parts:
+                first = self.physics.first(part)
+                found.append(
+                    estimate(
+                        self.cascade,
+                        self.physics.data(part),
+                        first,
+                        self.settings.inference,
+                        samples=samples,
+                        seed=seed,
+                        advance=advance,
+                    )
+                )
+
+        def joined(name: str) -> Tensor | None:
+            maps = [getattr(part, name) for part in found]
+            return None if maps[0] is None else torch.cat(maps).float()
+
+        image = joined("image")
+        assert image is not None
+        doubts = self.cascade.block(0).variance is not None
+        return Reconstruction(
+            image=image,
+            model=self.name,
+            geometry=self.geometry.to_json(),
+            aleatoric=joined("aleatoric"),
+            epistemic=joined("epistemic") if doubts else None,
+            mc_standard_error=joined("epistemic_std_error") if doubts else None,
+            image_standard_error=joined("image_error") if doubts else None,
+            aleatoric_standard_error=joined("aleatoric_error") if doubts else None,
+            samples=max(part.samples for part in found) if doubts else 0,
+            seed=seed,
+            settings=json.dumps(dataclasses.asdict(self.settings)),
+        )
+
+    def draws(
+        self,
+        sinogram: Tensor,  # (batch, 1, views, bins)
+        *,
+        samples: int,
+        seed: int,
+        aleatoric: bool = False,
+    ) -> Tensor:
+        """Draws of the image, (samples, batch, 1, height, width); with `aleatoric` as the data could also have it."""
+        sinogram = sinogram.to(self.device)
+        return draw_images(
+            self.cascade,
+            self.physics.data(sinogram),
+            self.physics.first(sinogram),
+            self.settings.inference,
+            samples=samples,
+            seed=seed,
+            aleatoric=aleatoric,
+        )
+
+    def _images_at_once(self) -> int:
+        widest = 4 * self.settings.block.channels
+        pixels = self.geometry.image_shape[0] * self.geometry.image_shape[1]
+        return max(1, CHUNK_BYTES[self.device.type] // (12 * widest * pixels))

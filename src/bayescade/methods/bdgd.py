@@ -1,0 +1,12 @@
+"""Bayesian deep gradient descent: a cascade with random last layers and one variance for all pixels."""
+
+from bayescade.methods import _cascade
+
+ANY_GEOMETRY = False  # weights belong to a geometry
+
+BLOCK = "homoscedastic"  # the kind of block on the shelf
+
+Settings = _cascade.Settings
+preset = _cascade.preset
+train = _cascade.train
+load = _cascade.load

@@ -1,0 +1,12 @@
+"""BDGD+: a cascade with random last layers and a variance of every pixel, aleatoric and epistemic."""
+
+from bayescade.methods import _cascade
+
+ANY_GEOMETRY = False  # weights belong to a geometry
+
+BLOCK = "heteroscedastic"  # the kind of block on the shelf
+
+Settings = _cascade.Settings
+preset = _cascade.preset
+train = _cascade.train
+load = _cascade.load

@@ -1,0 +1,12 @@
+"""Deep gradient descent: a learned cascade that gives an image without uncertainty."""
+
+from bayescade.methods import _cascade
+
+ANY_GEOMETRY = False  # weights belong to a geometry
+
+BLOCK = "deterministic"  # the kind of block on the shelf
+
+Settings = _cascade.Settings
+preset = _cascade.preset
+train = _cascade.train
+load = _cascade.load

@@ -1,0 +1,1 @@
+"""Networks: blocks put together."""

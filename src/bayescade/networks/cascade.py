@@ -1,0 +1,57 @@
+"""A cascade: blocks applied one after the other, each fed by the gradient of the data fidelity at its input.
+
+Any linear operator works: what a cascade needs of it is `forward`, `adjoint`, and a first image.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from bayescade.blocks._block import Block, MeanDraw
+from bayescade.physics.operator import LinearOperator
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """What a cascade knows of its images: A'(A x - y) / ||A||^2 can be computed from it."""
+
+    operator: LinearOperator
+    norm: float  # ||A||
+    sinogram: Tensor  # (batch, 1, views, bins), physical
+
+    def gradient(
+        self,
+        x: Tensor,  # (batch, 1, height, width), or (samples * batch, ...) with samples in front
+    ) -> Tensor:
+        """The gradient of 1/2 ||A x - y||^2 / ||A||^2, like x."""
+        each = x.reshape(-1, *self.sinogram.shape[:1], *x.shape[1:])
+        residual = self.operator.forward(each) - self.sinogram
+        return (self.operator.adjoint(residual) / self.norm**2).reshape(x.shape)
+
+
+@final
+class Cascade(nn.Module):
+    """Blocks in their order."""
+
+    def __init__(self, blocks: Sequence[Block]):
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def block(self, place: int) -> Block:
+        """One of the blocks."""
+        block = self.blocks[place]
+        assert isinstance(block, Block)
+        return block
+
+    @torch.no_grad()
+    def mean(self, data: Data, x: Tensor) -> Tensor:
+        """The image with the mean weights of every block: one pass, no chance."""
+        for place in range(len(self)):
+            x = self.block(place)(x, data.gradient(x), MeanDraw()).mean
+        return x

@@ -1,0 +1,57 @@
+"""The card of a trained model: what it was trained on, how long, how good it is, and what it is not for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bayescade.physics.geometry import geometry_from_json
+
+
+def write_card(manifest: Mapping[str, Any], seconds: float) -> str:
+    """The card as Markdown, from the manifest."""
+    geometry = geometry_from_json(manifest["geometry"])
+    settings, blocks = manifest["settings"], manifest["blocks"]
+    noise = settings["noise"]
+    level = (
+        f"{noise['photons']:g} photons per bin" if noise["photons"] else f"{100 * noise['relative']:g} % Gaussian noise"
+    )
+    kind = "the paper's own training ellipses" if settings["data"]["paper_set"] else "random ellipses"
+    images = settings["images"] or f"{settings['data']['images']} {kind}"
+    height, width = geometry.image_shape
+    last = blocks[-1] if blocks else {}
+    lines = [
+        f"# {manifest['method']} for {manifest['case']}",
+        "",
+        f"- **Scan**: {geometry.views} views x {geometry.bins} bins, {height} x {width} pixels, {level}; "
+        f"geometry {manifest['geometry_hash']}",
+        f"- **Trained on**: {images}, values in [0, 1]; seed {manifest['seed']}, preset {manifest['preset']}",
+        f"- **Cascade**: {len(blocks)} blocks with {settings['block']['channels']} channels, "
+        f"loss {settings['greedy']['loss']}, {settings['fit']['epochs']} epochs a block",
+        f"- **Training time**: {seconds:.1f} s on {manifest['device']} (precision {settings['fit']['precision']})",
+        f"- **Validation**: {last.get('validation_psnr', float('nan')):.2f} dB on "
+        f"{settings['data']['validation_images']} images of the validation split, mean weights",
+    ]
+    scores = manifest.get("scores")
+    if scores:
+        lines.append(
+            f"- **The paper's test set**: {scores['psnr']:.2f} dB on the ellipses, {scores['psnr_shepp_logan']:.2f} dB on the "
+            f"Shepp-Logan phantom ({scores['samples']} samples, noise seed {scores['seed']})"
+        )
+    if "share_at_floor" in last:
+        lines.append(
+            f"- **Variance floor**: {settings['block']['variance_floor']:g}; {last['share_at_floor']:.1%} of the "
+            "validation pixels are at it"
+        )
+    if "log_std" in last:
+        lines.append(
+            f"- **Posterior** of the last block: median log standard deviation {last['log_std']['start'][0]:.2f} at the start, "
+            f"{last['log_std']['final'][0]:.2f} at the end; temperature {settings['greedy']['temperature']:g}"
+        )
+    lines += [f"- **Warning**: {text}" for block in blocks for text in block["warnings"]]
+    lines += [
+        f"- **Made by** bayescade {manifest['versions']['bayescade']}, torch {manifest['versions']['torch']}. "
+        "Licence: BSD-3-Clause",
+        "- **Not for** diagnosis, other geometries or noise levels, or images unlike those it was trained on; its variances "
+        "are not calibrated",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,34 @@
+"""`bayescade pack`: a finished run as a model of three small files, with its scores on the paper's test set if it has a place
+there."""
+
+from pathlib import Path
+from typing import Any
+
+from bayescade.files import write_json, write_text
+from bayescade.physics.cases import PAPER_CASES, case_geometry
+from bayescade.pipeline.benchmark_paper import NOISE, benchmark_paper
+from bayescade.pipeline.card import write_card
+from bayescade.runs import CARD, MANIFEST, PACKED, pack
+
+SAMPLES = 10
+
+
+def pack_model(run: str, out: str, *, half: bool = False, device: str = "auto") -> dict[str, Any]:
+    """Writes the model; its card has the scores of the weights as they are packed."""
+    manifest = pack(run, out, half=half)
+    folder = Path(out)
+    case = manifest["case"]
+    noise = manifest["settings"]["noise"]
+    known = case in PAPER_CASES and manifest["geometry"] == case_geometry(case).to_json()
+    if known and not noise["photons"] and noise["relative"] == NOISE.relative:
+        row = benchmark_paper([out], [case], samples=SAMPLES, device=device)["rows"][0]
+        names = ("psnr", "psnr_shepp_logan", "ssim", "uncertainty")
+        manifest["scores"] = {**{name: row[name] for name in names}, "samples": SAMPLES, "seed": 0}
+    write_text(folder / CARD, write_card(manifest, manifest["training_seconds"]))
+    write_json(folder / MANIFEST, manifest)
+    return {
+        "out": out,
+        "blocks": len(manifest["blocks"]),
+        "bytes": (folder / PACKED).stat().st_size,
+        "scores": manifest.get("scores"),
+    }

@@ -1,0 +1,147 @@
+"""`bayescade train`: images, scans, a cascade trained block by block into a run folder, and its card."""
+
+import dataclasses
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayescade import __version__, methods, shelf
+from bayescade.config import load_settings
+from bayescade.data.simulate import Noise, scan_batches
+from bayescade.data.sources import Source, file_source, image_source
+from bayescade.data.splits import split_seed
+from bayescade.devices import choose_device
+from bayescade.errors import UserError
+from bayescade.phantoms import ellipses
+from bayescade.physics.geometry import Geometry
+from bayescade.pipeline.card import write_card
+from bayescade.pipeline.scan_geometry import choose_geometry
+from bayescade.progress import progress
+from bayescade.runs import Identity, Run
+from bayescade.seeds import check_seed
+from bayescade.training.tensorboard import tracker
+
+
+def train(
+    method_name: str,
+    out: str,
+    *,
+    case: str | None = None,
+    geometry_file: str | None = None,
+    images: str | None = None,  # an image file to train on instead of ellipses
+    noise: Noise,
+    preset: str = "recommended",
+    config: str | None = None,
+    settings: tuple[str, ...] | list[str] = (),
+    seed: int = 0,
+    tensorboard: bool = False,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Trains, or goes on with what is there; gives what the run folder says."""
+    check_seed(seed)
+    trainable = [name for name in shelf.names(methods) if not shelf.take(methods, name).ANY_GEOMETRY]
+    if method_name not in trainable:
+        raise UserError(shelf.unknown("method to train", method_name, trainable))
+    name, geometry = choose_geometry(case, geometry_file)
+    method = shelf.take(methods, method_name)
+    chosen = load_settings(method.Settings, config, list(settings), base=method.preset(preset, geometry))
+    place = choose_device(device)
+    identity = Identity(
+        method_name,
+        name,
+        geometry.to_json(),
+        {**dataclasses.asdict(chosen), "noise": dataclasses.asdict(noise), "images": images},
+        seed,
+    )
+    run = Run.open(out, identity, {"preset": preset, "versions": versions(), "device": device_name(place)})
+    if run.manifest["status"] != "done":
+        start = time.perf_counter()
+        sources = training_sources(images, geometry, chosen.data, seed, place)
+        training = scans(sources[0], geometry, noise, split_seed(seed, "train"), chosen.data.images, place)
+        validation = scans(
+            sources[1], geometry, noise, split_seed(seed, "validation"), chosen.data.validation_images, place
+        )
+        data_seconds = time.perf_counter() - start
+        with tracker(Path(out) / "tensorboard" if tensorboard else None) as track:
+
+            def report(line: dict[str, Any]) -> None:
+                run.report(line)
+                track(line)
+
+            method.train(method.BLOCK, geometry, training, validation, chosen, run, seed=seed, report=report)
+        seconds = sum(block["seconds"] for block in run.manifest["blocks"])
+        run.finish({"training_seconds": seconds, "data_seconds": data_seconds}, write_card(run.manifest, seconds))
+    return summary(run)
+
+
+def training_sources(
+    images: str | None, geometry: Geometry, data: Any, seed: int, device: torch.device
+) -> tuple[Source, Source]:
+    """Where training and validation images come from; a file gives first its training images, then those of validation."""
+    shape = geometry.image_shape
+    if images is not None:
+        source = file_source(images, shape)
+        assert source.count is not None
+        needed = data.images + data.validation_images
+        if source.count < needed:
+            raise UserError(
+                f"{images}: expected {data.images} training and {data.validation_images} validation images, "
+                f"got {source.count}; say how many: --set data.images=N --set data.validation_images=M"
+            )
+
+        def last(first: int, count: int, supersample: int) -> Tensor:
+            return source.take(first + data.images, count, supersample)
+
+        return source, Source(last, data.validation_images, source.key)
+    validation = image_source("ellipses", shape, seed=seed, split="validation", device=device)
+    if data.paper_set:
+        if data.images > ellipses.PAPER_TRAIN or shape != (128, 128):
+            raise UserError(
+                f"setting data.paper_set: the paper's set has {ellipses.PAPER_TRAIN} images of 128 x 128, asked for "
+                f"{data.images} of {shape[0]} x {shape[1]}; use: --set data.paper_set=false"
+            )
+        stored = ellipses.paper_train(device)
+        return Source(lambda first, count, _: stored[first : first + count], len(stored), {}), validation
+    return image_source("ellipses", shape, seed=seed, split="train", device=device), validation
+
+
+def scans(
+    source: Source, geometry: Geometry, noise: Noise, seed: int, count: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Sinograms and truths, in memory."""
+    sinograms, truths = [], []
+    with progress("scanning images", count) as advance:
+        for batch in scan_batches(source, geometry, noise, seed=seed, count=count, device=device):
+            sinograms.append(batch.sinogram)
+            truths.append(batch.truth)
+            advance(len(batch.truth))
+    return torch.cat(sinograms), torch.cat(truths)
+
+
+def versions() -> dict[str, str]:
+    """What made the weights."""
+    return {"bayescade": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """What there is to say about a finished run."""
+    manifest = run.manifest
+    last = manifest["blocks"][-1] if manifest["blocks"] else {}
+    return {
+        "out": str(run.folder),
+        "method": manifest["method"],
+        "case": manifest["case"],
+        "blocks": len(manifest["blocks"]),
+        "validation_psnr": last.get("validation_psnr"),
+        "training_seconds": manifest["training_seconds"],
+        "warning": "; ".join(text for block in manifest["blocks"] for text in block["warnings"]) or None,
+    }

@@ -1,0 +1,199 @@
+"""The loop that trains one block: epochs, batches, steps. On a GPU a step is captured once and replayed as a CUDA graph."""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from bayescade.blocks._block import ActivationDraw, Block, MeanDraw
+from bayescade.errors import Failure, UserError
+from bayescade.seeds import derived_seed
+from bayescade.training.losses import Loss
+from bayescade.training.stage import Stage
+
+PRECISIONS = ("auto", "bf16", "tf32", "float32")
+EAGER_STEPS = 3  # before the graph is captured: libraries choose their kernels, the optimiser makes its state
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSettings:
+    """How one block is trained."""
+
+    epochs: int = 9
+    batch: int = 32
+    learning_rate: float = 3e-3
+    final_learning_rate: float = 1e-5  # at the end of the cosine
+    warm_up: float = 0.05  # part of the steps in which the rate rises
+    weight_decay: float = 0.0  # of the weights that are not random
+    posterior_rate: float = 1.0  # learning rate of the posterior's log standard deviations, over that of the rest
+    precision: str = "auto"  # bf16 (mixed), tf32 or float32; auto is bf16 on a GPU and float32 elsewhere
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch"):
+            if not 1 <= getattr(self, name) <= 1_000_000:
+                raise UserError(f"setting {name}: expected a whole number of at least 1, got {getattr(self, name)}")
+        for name in ("learning_rate", "posterior_rate"):
+            if not 0 < getattr(self, name) < 1e30:
+                raise UserError(f"setting {name}: expected a positive number, got {getattr(self, name)}")
+        for name in ("final_learning_rate", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"setting {name}: expected a number of at least 0, got {getattr(self, name)}")
+        if not 0 <= self.warm_up < 1:
+            raise UserError(f"setting warm_up: expected a part from 0 to 1, got {self.warm_up}")
+        if self.precision not in PRECISIONS:
+            raise UserError(f"setting precision: expected {', '.join(PRECISIONS)}, got '{self.precision}'")
+
+
+OnEpoch = Callable[[int, float, float], None]  # (epoch, mean loss, learning rate)
+
+
+def fit(
+    block: Block,
+    stages: Callable[[int], Stage],  # the training set of an epoch
+    loss: Loss,
+    settings: FitSettings,
+    *,
+    seed: int,
+    parameters: Sequence[nn.Parameter] | None = None,  # those that learn; default: all
+    on_epoch: OnEpoch = lambda epoch, loss, rate: None,
+) -> None:
+    """Trains the block in place. Batches are runs of a new order every epoch; what does not fill one waits for the next."""
+    stage = stages(0)
+    device = stage.image.device
+    batch = min(settings.batch, len(stage))
+    per_epoch = len(stage) // batch
+    rates = schedule(settings, settings.epochs * per_epoch)
+    optimiser = adam(block, settings, set(block.parameters() if parameters is None else parameters))
+    orders = torch.Generator().manual_seed(derived_seed(seed, "orders"))
+    noises = torch.Generator(device).manual_seed(derived_seed(seed, "noises"))
+    step = Step(block, loss, optimiser, stage, batch, precision_on(device, settings.precision))
+    with kernels(settings.precision):
+        for epoch in range(settings.epochs):
+            stage = stages(epoch) if epoch else stage
+            order = torch.randperm(len(stage), generator=orders).to(device)
+            total = torch.zeros((), device=device)
+            for place in range(per_epoch):
+                step.take(stage, order[place * batch : (place + 1) * batch], noises)
+                rate = next(rates)
+                total += step.run(rate)
+            mean = float(total) / per_epoch
+            if not math.isfinite(mean):
+                raise Failure(
+                    f"epoch {epoch + 1}: the loss is {mean}; try a smaller learning rate: --set fit.learning_rate=1e-3"
+                )
+            on_epoch(epoch, mean, rate)
+
+
+def schedule(settings: FitSettings, steps: int) -> Iterator[float]:
+    """Learning rates: a linear rise, then a cosine to the final rate."""
+    rise = math.ceil(settings.warm_up * steps)
+    for step in range(steps):
+        done = (step - rise) / max(steps - rise, 1)
+        cosine = (1 + math.cos(math.pi * max(done, 0.0))) / 2
+        fall = settings.final_learning_rate + (settings.learning_rate - settings.final_learning_rate) * cosine
+        yield fall * (step + 1) / rise if step < rise else fall
+
+
+def adam(block: Block, settings: FitSettings, learning: set[nn.Parameter]) -> torch.optim.Adam:
+    """Adam with weight decay on what is not random, and the posterior's spread at its own rate."""
+    means = [layer.weight for layer in block.layers]
+    spreads = [parameter for name, parameter in block.named_parameters() if name.endswith("log_std")]
+    free = {*means, *spreads}
+    groups: list[dict[str, Any]] = [
+        {
+            "params": [p for p in block.parameters() if p not in free],
+            "factor": 1.0,
+            "weight_decay": settings.weight_decay,
+        },
+        {"params": means, "factor": 1.0},
+        {"params": spreads, "factor": settings.posterior_rate},
+    ]
+    for group in groups:
+        group["params"] = [p for p in group["params"] if p in learning]
+    groups = [group for group in groups if group["params"]]
+    device = next(block.parameters()).device
+    if device.type != "cuda":
+        return torch.optim.Adam(groups, lr=settings.learning_rate)
+    for group in groups:
+        group["lr"] = torch.tensor(settings.learning_rate, device=device)
+    return torch.optim.Adam(groups, fused=True, capturable=True)
+
+
+def precision_on(device: torch.device, precision: str) -> str:
+    """What `auto` means on a device."""
+    return precision if precision != "auto" else ("bf16" if device.type == "cuda" else "float32")
+
+
+@contextlib.contextmanager
+def kernels(precision: str) -> Iterator[None]:
+    """The fastest convolutions of a precision, for the time of a training."""
+    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, precision != "float32"
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
+
+
+@final
+class Step:
+    """One step: a batch and its noise are put in place, then the loss, its gradient and the update are computed."""
+
+    def __init__(self, block: Block, loss: Loss, optimiser: torch.optim.Adam, stage: Stage, batch: int, precision: str):
+        self.block = block
+        self.loss = loss
+        self.optimiser = optimiser
+        self.mixed = precision == "bf16"
+        shape = (batch, *stage.image.shape[1:])
+        new = stage.image.new_empty
+        self.image, self.gradient, self.truth = new(shape), new(shape), new(shape)
+        self.noise = [new(shape) for _ in block.layers]
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.stream = torch.cuda.Stream(stage.image.device) if stage.image.is_cuda else None
+        self.taken = 0
+        self.value = new(())
+
+    def take(self, stage: Stage, rows: Tensor, generator: torch.Generator) -> None:
+        """Puts some images of the stage in place, with fresh noise."""
+        torch.index_select(stage.image, 0, rows, out=self.image)
+        torch.index_select(stage.gradient, 0, rows, out=self.gradient)
+        torch.index_select(stage.truth, 0, rows, out=self.truth)
+        for noise in self.noise:
+            noise.normal_(generator=generator)
+
+    def run(self, rate: float) -> Tensor:
+        """The loss before the update."""
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate * group["factor"])
+            else:
+                group["lr"] = rate * group["factor"]
+        if self.stream is None:
+            return self._compute()
+        self.taken += 1
+        if self.taken <= EAGER_STEPS:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self.value = self._compute()
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return self.value
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self.value = self._compute()
+        self.graph.replay()
+        return self.value
+
+    def _compute(self) -> Tensor:
+        self.optimiser.zero_grad(set_to_none=True)
+        draw = ActivationDraw(self.noise) if self.noise else MeanDraw()
+        with torch.autocast(self.image.device.type, torch.bfloat16, enabled=self.mixed, cache_enabled=False):
+            prediction = self.block(self.image, self.gradient, draw)
+        value = self.loss(prediction, self.truth, self.block.kl())
+        value.backward()
+        self.optimiser.step()
+        return value.detach()

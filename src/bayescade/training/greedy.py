@@ -1,0 +1,370 @@
+"""Greedy training of a cascade: block after block, each on the images that the blocks before it give.
+
+Everything depends on the settings, the seed and the stages only: a run that was cut off gives the same blocks when it is
+taken up again behind the last block that was kept.
+"""
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from bayescade.bayes.last_layer import NormalEquations
+from bayescade.bayes.layers import MeanFieldConv
+from bayescade.blocks._block import Block, MeanDraw, channels_last
+from bayescade.blocks.heteroscedastic import VarianceNet
+from bayescade.blocks.homoscedastic import OneVariance
+from bayescade.errors import Failure, UserError
+from bayescade.progress import Advance, progress
+from bayescade.seeds import derived_seed
+from bayescade.training import losses
+from bayescade.training.fit import FitSettings, fit
+from bayescade.training.stage import SAMPLINGS, Stage, advance, predictions
+
+Make = Callable[[torch.Generator], Block]
+
+REFITS = ("none", "spread", "full")
+MEAN_SHARE = 2 / 3  # of the epochs, in mean-first
+STILL = 0.1  # a posterior whose log standard deviations move less than this has not learned
+COLLAPSED = 0.5  # share of pixels at the variance floor at which the variance says nothing
+REFIT_BATCH = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class GreedySettings:
+    """How a cascade is trained; the block's own settings are beside these."""
+
+    blocks: int = 10  # K
+    loss: str = "side-by-side"  # elbo (the paper), elbo-as-released, beta-nll, side-by-side, mean-first
+    beta: float = 1.0  # of beta-nll
+    temperature: float = 1.0  # weight of the KL; the posterior counts every pixel as 1 / temperature observations
+    # The posterior in closed form after training: none, spread (standard deviations), full (the mean of the image's layer too).
+    refit: str = "spread"
+    sampling: str = "weights"  # noise of the images that go on to the next block: mean, activations, weights
+    redraw: int = 0  # epochs between new draws of that noise; 0 = one draw for all epochs
+    warm_start: bool = True  # a block starts from the weights of the one before
+    gradient_level: float = 0.3  # standard deviation of the gradient input over the training set; 0 = as it comes
+    # Scale of a block's output over the root mean square error of the images that come in, which then also is the scale of its
+    # standard deviations; 0 = no scales.
+    output_level: float = 20.0
+    restarts: int = 2  # new tries for a block that gains nothing on the validation images
+    least_gain: float = 0.05  # dB on the validation images, below which a block is dead
+
+    def __post_init__(self) -> None:
+        losses.check_loss(self.loss)
+        if not 1 <= self.blocks <= 1000:
+            raise UserError(f"setting blocks: expected a whole number from 1 to 1000, got {self.blocks}")
+        if self.refit not in REFITS:
+            raise UserError(f"setting refit: expected {', '.join(REFITS)}, got '{self.refit}'")
+        if self.sampling not in SAMPLINGS:
+            raise UserError(f"setting sampling: expected {', '.join(SAMPLINGS)}, got '{self.sampling}'")
+        for name in ("beta", "gradient_level", "output_level", "redraw", "restarts"):
+            if not 0 <= getattr(self, name) < 1e6:
+                raise UserError(f"setting {name}: expected a number of at least 0, got {getattr(self, name)}")
+        if not 0 < self.temperature < float("inf"):
+            raise UserError(f"setting temperature: expected a positive number, got {self.temperature}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A block and what is to be said about it."""
+
+    block: Block
+    record: dict[str, Any]  # JSON values
+
+
+Report = Callable[[dict[str, Any]], None]  # a line of metrics
+Keep = Callable[[int, Trained], None]  # (place, block): called as soon as a block is done
+
+
+def train_cascade(
+    make: Make,
+    train: Stage,
+    validation: Stage,
+    settings: GreedySettings,
+    fitting: FitSettings,
+    *,
+    seed: int,
+    done: Sequence[Block] = (),  # blocks that an earlier run has kept
+    keep: Keep = lambda place, trained: None,
+    report: Report = lambda line: None,
+) -> list[Block]:
+    """The blocks; fewer than asked for where even new tries of one gained nothing."""
+    blocks = list(done)
+    before, inputs, watched = rebuild(blocks, train, validation, settings, seed=seed, batch=fitting.batch)
+    with progress("training", (settings.blocks - len(blocks)) * fitting.epochs) as advance_total:
+        for place in range(len(blocks), settings.blocks):
+            previous = blocks[-1] if blocks else None
+
+            def stages(epoch: int, before: Stage | None = before, inputs: Stage = inputs, place: int = place) -> Stage:
+                if before is None or not settings.redraw or epoch % settings.redraw or not epoch:
+                    return inputs
+                again = derived_seed(seed, "advance", place - 1, epoch)
+                return advance(blocks[place - 1], before, settings.sampling, seed=again, batch=fitting.batch)
+
+            trained = train_block(
+                make, previous, stages, watched, settings, fitting, place, seed, report, advance_total
+            )
+            if trained is None:
+                report({"block": place + 1, "dead": True})
+                break
+            keep(place, trained)
+            blocks.append(trained.block)
+            before = inputs
+            inputs = next_stage(trained.block, place, inputs, settings, seed=seed, batch=fitting.batch)
+            watched = advance(trained.block, watched, "mean", seed=0, batch=fitting.batch)
+    return blocks
+
+
+def rebuild(
+    blocks: Sequence[Block], train: Stage, validation: Stage, settings: GreedySettings, *, seed: int, batch: int
+) -> tuple[Stage | None, Stage, Stage]:
+    """The stage before the last block, the stage behind it, and the validation stage there."""
+    before, inputs, watched = None, train, validation
+    for place, block in enumerate(blocks):
+        before, inputs = inputs, next_stage(block, place, inputs, settings, seed=seed, batch=batch)
+        watched = advance(block, watched, "mean", seed=0, batch=batch)
+    return before, inputs, watched
+
+
+def next_stage(block: Block, place: int, inputs: Stage, settings: GreedySettings, *, seed: int, batch: int) -> Stage:
+    """The training stage behind a block."""
+    return advance(block, inputs, settings.sampling, seed=derived_seed(seed, "advance", place, 0), batch=batch)
+
+
+def train_block(
+    make: Make,
+    previous: Block | None,
+    stages: Callable[[int], Stage],
+    validation: Stage,
+    settings: GreedySettings,
+    fitting: FitSettings,
+    place: int,
+    seed: int,
+    report: Report,
+    advance_total: Advance,
+) -> Trained | None:
+    """One block, with new tries where it gains nothing on the validation images; None if none of them does.
+
+    Without new tries (the paper) the block is taken as it is.
+    """
+    start = time.perf_counter()
+    baseline = validation.psnr()
+    tries: list[Trained] = []
+    for attempt in range(settings.restarts + 1):
+        rate = fitting.learning_rate / 2**attempt
+        fitted = dataclasses.replace(
+            fitting, learning_rate=rate, final_learning_rate=min(fitting.final_learning_rate, rate)
+        )
+        warm = previous if settings.warm_start and attempt == 0 else None
+        trained = attempt_block(
+            make, warm, stages, validation, settings, fitted, place, attempt, seed, report, advance_total
+        )
+        tries.append(trained)
+        if trained.record["validation_psnr"] - baseline > settings.least_gain:
+            break
+    best = max(tries, key=lambda trained: trained.record["validation_psnr"])
+    gain = best.record["validation_psnr"] - baseline
+    if gain <= settings.least_gain and settings.restarts:
+        return None
+    warnings = list(best.record["warnings"])
+    if len(tries) > 1:
+        warnings.append(f"block {place + 1}: needed {len(tries)} tries to gain on the validation images")
+    elif gain <= settings.least_gain:
+        warnings.append(f"block {place + 1}: gained {gain:.2f} dB on the validation images")
+    record = {**best.record, "gain": gain, "tries": len(tries), "warnings": warnings}
+    record["seconds"] = time.perf_counter() - start
+    return Trained(best.block, record)
+
+
+def attempt_block(
+    make: Make,
+    warm: Block | None,
+    stages: Callable[[int], Stage],
+    validation: Stage,
+    settings: GreedySettings,
+    fitting: FitSettings,
+    place: int,
+    attempt: int,
+    seed: int,
+    report: Report,
+    advance_total: Advance,
+) -> Trained:
+    """One try at a block."""
+    stage = stages(0)
+    device = stage.image.device
+    fresh = make(torch.Generator().manual_seed(derived_seed(seed, "weights", place, attempt))).to(device)
+    start_spread = spread_of(fresh)
+    block = copy.deepcopy(warm) if warm is not None else fresh
+    if settings.gradient_level:
+        block.gradient_scale.fill_(settings.gradient_level / float(stage.gradient.std()))
+    if settings.output_level:
+        block.output_scale.fill_(settings.output_level * stage.mse() ** 0.5)
+        if isinstance(block.variance, VarianceNet):
+            block.variance.scale.fill_(stage.mse() ** 0.5)
+    if warm is None and settings.warm_start:
+        start_variance(block, stage.mse())
+    channels_last(block)
+
+    with progress(f"block {place + 1} of {settings.blocks}", fitting.epochs) as advance_block:
+        done = 0
+        for loss, part, parameters in phases(block, settings, fitting, len(stage)):
+
+            def on_epoch(epoch: int, loss_value: float, rate: float, done: int = done) -> None:
+                score = validation_psnr(block, validation, fitting.batch)
+                line = {"block": place + 1, "try": attempt + 1, "epoch": done + epoch + 1, "loss": loss_value}
+                report({**line, "validation_psnr": score, "learning_rate": rate})
+                note = f"loss {loss_value:.4g}, validation {score:.2f} dB"
+                advance_block(1, note)
+                if attempt == 0:
+                    advance_total(1, note)
+
+            try:
+                run_seed = derived_seed(seed, "fit", place, attempt, done)
+                fit(block, stages, loss, part, seed=run_seed, parameters=parameters, on_epoch=on_epoch)
+            except Failure as failure:
+                raise Failure(f"block {place + 1}, {failure}; the blocks before it are kept") from None
+            done += part.epochs
+    trained_spread = spread_of(block)
+    if settings.refit != "none":
+        refit(block, stage, settings.temperature, move=settings.refit == "full")
+    record = describe(
+        block, validation, fitting.batch, start_spread, trained_spread, place, refitted=settings.refit != "none"
+    )
+    return Trained(block, record)
+
+
+def phases(
+    block: Block, settings: GreedySettings, fitting: FitSettings, images: int
+) -> list[tuple[losses.Loss, FitSettings, Sequence[nn.Parameter] | None]]:
+    """The losses of a training, each with its epochs and with the parameters that learn (None: all)."""
+    temperature = settings.temperature
+    if settings.loss == "elbo":
+        return [(losses.elbo(images, temperature), fitting, None)]
+    if settings.loss == "elbo-as-released":
+        return [(losses.elbo_as_released(images), fitting, None)]
+    if settings.loss == "side-by-side":
+        return [(losses.side_by_side(images, temperature), fitting, None)]
+    if settings.loss == "beta-nll" or block.variance is None:
+        return [(losses.beta_nll(images, settings.beta, temperature), fitting, None)]
+    first = max(1, round(MEAN_SHARE * fitting.epochs))
+    second = max(1, fitting.epochs - first)
+    return [
+        (losses.squared_error(images), dataclasses.replace(fitting, epochs=first), None),
+        (
+            losses.variance_nll(images, temperature),
+            dataclasses.replace(fitting, epochs=second),
+            list(block.variance.parameters()),
+        ),
+    ]
+
+
+def start_variance(block: Block, mse: float) -> None:
+    """The variance of a fresh block starts at the mean squared error of its input, not at an arbitrary number."""
+    if isinstance(block.variance, OneVariance):
+        nn.init.constant_(block.variance.log_std, torch.tensor(mse).log().item() / 2)
+    if isinstance(block.variance, VarianceNet):
+        ratio = torch.tensor(mse).sqrt() / block.variance.scale.cpu()
+        nn.init.constant_(block.variance.last.bias, ratio.expm1().log().item())
+
+
+def refit(block: Block, stage: Stage, temperature: float, move: bool) -> None:
+    """The posterior of the random layers under the honest likelihood of the stage, the features frozen.
+
+    The image's layer sees precision 1 / v where the ReLU is open; the variance's layer has Fisher information
+    (d log v / dz)^2 / 2, and keeps its mean, which was fitted by the likelihood. One variance for all pixels becomes the mean
+    squared error.
+    """
+    if isinstance(block.variance, OneVariance):
+        squares = 0.0
+        for some, prediction in predictions(block, stage, lambda count: MeanDraw(), REFIT_BATCH):
+            squares += float(((stage.truth[some] - prediction.mean) ** 2).sum(dtype=torch.float64))
+        nn.init.constant_(block.variance.log_std, torch.tensor(squares / stage.truth.numel()).log().item() / 2)
+    equations = [NormalEquations(layer) for layer in random_layers(block)]
+    with torch.no_grad():
+        for first in range(0, len(stage), REFIT_BATCH):
+            some = slice(first, first + REFIT_BATCH)
+            add_normal_equations(block, stage, some, equations)
+    for place, (layer, sums) in enumerate(zip(random_layers(block), equations, strict=True)):
+        sums.refit(layer, temperature=temperature, move=move and place == 0)
+
+
+def add_normal_equations(block: Block, stage: Stage, some: slice, equations: list[NormalEquations]) -> None:
+    """Adds some images of the stage to the equations of the random layers."""
+    if block.variance is None:
+        return
+    x, truth = stage.image[some], stage.truth[some]
+    inputs, h = block.features(x, stage.gradient[some])
+    scale = block.output_scale
+    mean = x + scale * block.last.mean(h)
+    variance = block.variance(inputs, h, MeanDraw()).expand_as(x)
+    residual = truth - mean.clamp_min(0)
+    equations[0].add(h, scale**2 * (mean > 0) / variance, residual / scale)
+    if isinstance(block.variance, VarianceNet):
+        features = block.variance.features(inputs, h)
+        z = block.variance.last.mean(features)
+        slope = block.variance.log_slope(z)
+        safe = slope.clamp_min(1e-6)
+        equations[1].add(features, slope**2 / 2, (residual**2 / variance - 1) / safe)
+
+
+def random_layers(block: Block) -> list[MeanFieldConv]:
+    """The random layers of a block, in order."""
+    return [layer for layer in block.layers if isinstance(layer, MeanFieldConv)]
+
+
+def spread_of(block: Block) -> list[float]:
+    """Median log standard deviation of the weights of each random layer (features that never occur keep the prior's)."""
+    return [float(layer.log_std.detach().median()) for layer in random_layers(block)]
+
+
+def validation_psnr(block: Block, validation: Stage, batch: int) -> float:
+    """Mean PSNR behind the block with its mean weights."""
+    return advance_images(block, validation, batch).psnr()
+
+
+def advance_images(block: Block, stage: Stage, batch: int) -> Stage:
+    """The stage with the block's images and without their gradients, which a score does not need."""
+    image = torch.empty_like(stage.image)
+    for some, prediction in predictions(block, stage, lambda count: MeanDraw(), batch):
+        image[some] = prediction.mean
+    return dataclasses.replace(stage, image=image)
+
+
+def describe(
+    block: Block,
+    validation: Stage,
+    batch: int,
+    start: list[float],
+    trained: list[float],
+    place: int,
+    refitted: bool,
+) -> dict[str, Any]:
+    """What is to be said about a block: its score, how far its posterior moved, how often its variance is at the floor."""
+    warnings: list[str] = []
+    record: dict[str, Any] = {"validation_psnr": validation_psnr(block, validation, batch), "warnings": warnings}
+    final = spread_of(block)
+    if final:
+        record["log_std"] = {"start": start, "trained": trained, "final": final}
+        if not refitted and abs(final[0] - start[0]) < STILL:
+            warnings.append(f"block {place + 1}: the posterior has not moved from its start; epistemic maps say little")
+    if block.variance is not None:
+        scores = []
+        at_floor = []
+        for some, prediction in predictions(block, validation, lambda count: MeanDraw(), batch):
+            scores.append(losses.nll(prediction, validation.truth[some]).flatten(1).mean(1))
+            if isinstance(block.variance, VarianceNet) and prediction.variance is not None:
+                at_floor.append((prediction.variance < 2 * block.variance.floor).float().flatten(1).mean(1))
+        record["validation_nll"] = float(torch.cat(scores).mean())
+        if at_floor:
+            record["share_at_floor"] = float(torch.cat(at_floor).mean())
+            if record["share_at_floor"] > COLLAPSED:
+                warnings.append(
+                    f"block {place + 1}: the variance has collapsed, "
+                    f"{record['share_at_floor']:.0%} of the pixels are at its floor"
+                )
+    return record

@@ -1,0 +1,68 @@
+"""Trains in child processes that are killed at random moments; prints what came of it as JSON.
+
+Everything is imported once and children are forked, so that a try takes the time of the training only.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+
+import torch
+
+torch.set_num_threads(1)
+torch.use_deterministic_algorithms(True)
+
+from bayescade.data.simulate import Noise  # noqa: E402
+from bayescade.pipeline.train import train  # noqa: E402
+
+SETTINGS = [
+    "greedy.blocks=12",
+    "greedy.restarts=0",
+    "greedy.redraw=1",
+    "fit.epochs=3",
+    "fit.batch=4",
+    "data.images=8",
+    "data.validation_images=2",
+    "block.channels=4",
+]
+
+
+def start(folder: str, geometry: str) -> int:
+    child = os.fork()
+    if child:
+        return child
+    train("bdgd-plus", folder, geometry_file=geometry, noise=Noise(), settings=SETTINGS, device="cpu")
+    os._exit(0)
+
+
+def blocks_in(folder: str) -> int:
+    try:
+        with open(f"{folder}/manifest.json") as file:
+            return len(json.load(file)["blocks"])
+    except FileNotFoundError:
+        return 0
+
+
+def main(folder: str, geometry: str, least: int) -> None:
+    begin = time.monotonic()
+    os.waitpid(start(f"{folder}/whole", geometry), 0)
+    whole = time.monotonic() - begin
+    chance = random.Random(0)
+    kills, progress = 0, []
+    while kills < least:
+        child = start(f"{folder}/killed", geometry)
+        time.sleep(chance.uniform(0.02, 0.25) * whole)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        kills += os.WIFSIGNALED(status)
+        progress.append(blocks_in(f"{folder}/killed"))
+        if progress[-1] == 12 and kills < least:
+            break  # done too soon
+    os.waitpid(start(f"{folder}/killed", geometry), 0)
+    print(json.dumps({"kills": kills, "progress": progress, "seconds": whole}))
+
+
+main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

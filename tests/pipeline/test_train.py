@@ -1,0 +1,242 @@
+"""`bayescade train` from the command line: methods, presets, resuming, killing, and the models that come out."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bayescade.cli import run
+from bayescade.data.simulate import Noise
+from bayescade.methods import bdgd_plus
+from bayescade.physics.cases import PAPER_CASES, case_geometry
+from bayescade.pipeline import models
+from bayescade.pipeline.models import load_model
+from bayescade.pipeline.train import train
+from bayescade.runs import pack
+from bayescade.testing import check_method
+
+GEOMETRY = "bins = 15\nviews = 6\nimage_shape = [12, 12]\n"
+TINY = [
+    "greedy.blocks=2",
+    "fit.epochs=2",
+    "fit.batch=4",
+    "data.images=8",
+    "data.validation_images=2",
+    "block.channels=4",
+    "greedy.restarts=0",
+]
+
+
+@pytest.fixture
+def geometry(tmp_path: Path) -> str:
+    path = tmp_path / "geo.toml"
+    path.write_text(GEOMETRY)
+    return str(path)
+
+
+def command(method: str, geometry: str, out: Path, *more: str) -> list[str]:
+    settings = [part for text in TINY for part in ("--set", text)]
+    return ["train", method, "--geometry", geometry, "--out", str(out), *settings, "--device", "cpu", *more]
+
+
+def said(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int = 0) -> str:
+    assert run(arguments) == code
+    captured = capsys.readouterr()
+    return captured.out if code == 0 else captured.err
+
+
+@pytest.mark.parametrize("method", ["dgd", "bdgd", "bdgd-plus"])
+def test_train_reconstruct_evaluate(
+    method: str, geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    answer = json.loads(said(capsys, [*command(method, geometry, folder), "--json"]))
+    assert answer["blocks"] == 2
+    assert answer["validation_psnr"] > 5
+    assert "Training time" in (folder / "card.md").read_text()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["block"], line["epoch"]) for line in lines] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert all(np.isfinite(line["loss"]) and np.isfinite(line["validation_psnr"]) for line in lines)
+
+    model = load_model(str(folder))
+    result = check_method(model, model.geometry)  # type: ignore[attr-defined]
+    assert (result.aleatoric is None) == (result.epistemic is None) == (method == "dgd")
+    scan, out = str(tmp_path / "scan.h5"), str(tmp_path / "result.h5")
+    said(capsys, ["simulate", "--phantom", "ellipses", "--geometry", geometry, "--images", "2", "-o", scan])
+    found = json.loads(
+        said(capsys, ["reconstruct", scan, "--model", str(folder), "-o", out, "--samples", "4", "--json"])
+    )
+    assert found["psnr"] > 5
+    assert (found["uncertainty"] is None) == (method == "dgd")
+    row = json.loads(said(capsys, ["evaluate", str(folder), "--images", "2", "--samples", "4", "--json"]))["rows"][0]
+    assert row["case"] == "geo"
+    if method != "dgd":
+        assert set(row["uncertainty"]["coverage"]) == {"0.5", "0.68", "0.9", "0.95"}
+        assert 0 <= row["uncertainty"]["epistemic_share"] <= 1
+
+
+@pytest.mark.parametrize("preset", ["paper", "as-released"])
+def test_the_paper_presets_train(
+    preset: str, geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method in ("bdgd", "bdgd-plus"):
+        folder = tmp_path / method
+        said(capsys, command(method, geometry, folder, "--preset", preset, "--set", "data.paper_set=false"))
+        settings = json.loads((folder / "manifest.json").read_text())["settings"]
+        assert settings["block"]["variance_floor"] == 1e-6
+        assert settings["block"]["jitter"] == (1e-6 if preset == "as-released" else 0)
+        assert settings["inference"] == {"draws": "activations", "analytic": False, "tolerance": 0.0}
+
+
+def test_other_ways_to_train(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place, more in enumerate(
+        [
+            ["greedy.loss=mean-first", "fit.epochs=3", "greedy.refit=full"],
+            ["greedy.loss=beta-nll", "greedy.redraw=1", "block.variance_input=features"],
+            ["greedy.restarts=1", "greedy.least_gain=50"],
+        ]
+    ):
+        settings = [part for text in more for part in ("--set", text)]
+        answer = json.loads(said(capsys, command("bdgd-plus", geometry, tmp_path / str(place), "--json", *settings)))
+        assert answer["blocks"] == (0 if place == 2 else 2)
+
+
+def test_a_finished_run_is_not_trained_again(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    first = json.loads(said(capsys, [*command("dgd", geometry, folder), "--json"]))
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("block-*")}
+    assert json.loads(said(capsys, [*command("dgd", geometry, folder), "--json"])) == first
+    assert before == {path.name: path.stat().st_mtime_ns for path in folder.glob("block-*")}
+    error = said(capsys, command("dgd", geometry, folder, "--set", "fit.epochs=5"), code=2)
+    assert "fit.epochs = 2 (now 5)" in error
+
+
+def test_training_on_images_of_a_file(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "images.npy", np.random.default_rng(0).random((10, 12, 12), dtype=np.float32))
+    said(capsys, command("dgd", geometry, tmp_path / "run", "--images", str(tmp_path / "images.npy")))
+    np.save(tmp_path / "few.npy", np.zeros((3, 12, 12), dtype=np.float32))
+    error = said(capsys, command("dgd", geometry, tmp_path / "other", "--images", str(tmp_path / "few.npy")), code=2)
+    assert "expected 8 training and 2 validation images, got 3" in error
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (["--preset", "best"], "unknown preset 'best'"),
+        (["--set", "epochs=3"], "unknown setting 'epochs'"),
+        (["--set", "fit.epoch=3"], "unknown setting 'fit.epoch'; did you mean 'fit.epochs'?"),
+        (["--set", "fit=3"], "setting fit: expected a table"),
+        (["--set", "fit.epochs=many"], "setting fit.epochs: expected a whole number, got 'many'"),
+        (["--set", "greedy.loss=l1"], "setting loss: expected elbo"),
+        (["--set", "data.paper_set=true"], "images of 128 x 128"),
+        (["--config", "nowhere.toml"], "nowhere.toml: there is no such file"),
+        (["--case", "sparse-32"], "got both"),
+    ],
+)
+def test_wrong_training_is_one_line(
+    more: list[str], expected: str, geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = said(capsys, command("bdgd-plus", geometry, tmp_path / "run", *more), code=2)
+    assert expected in error
+    assert error.count("\n") == 1
+    assert not list((tmp_path / "run").glob("block*"))
+
+
+def test_a_method_without_weights_is_not_trained(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "There are: bdgd, bdgd-plus, dgd" in said(capsys, command("tv", geometry, tmp_path / "run"), code=2)
+
+
+def test_nan_stops_and_keeps_the_last_good_state(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    error = said(capsys, command("dgd", geometry, folder, "--set", "fit.learning_rate=1e20"), code=1)
+    assert "block 1, epoch" in error
+    assert "try a smaller learning rate: --set fit.learning_rate=1e-3; the blocks before it are kept" in error
+    assert json.loads((folder / "manifest.json").read_text())["blocks"] == []
+
+
+def test_what_was_trained_cannot_be_set_any_more(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "run")
+    said(capsys, command("bdgd-plus", geometry, tmp_path / "run"))
+    error = said(capsys, ["evaluate", folder, "--images", "2", "--set", "fit.epochs=3"], code=2)
+    assert "what was trained cannot be set any more; there are: inference.draws" in error
+    plain = load_model(folder, settings=["inference.analytic=false", "inference.draws=activations"])
+    assert plain(torch.zeros(1, 1, 6, 15), samples=3).samples == 3
+    error = said(capsys, ["evaluate", folder, "--case", "sparse-8", "--images", "2"], code=2)
+    assert "is for geo (6 views x 15 bins, 12 x 12 pixels), not for 8 views x 183 bins" in error
+
+
+def test_an_unfinished_or_foreign_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = said(capsys, ["evaluate", str(tmp_path), "--images", "2"], code=2)
+    assert "expected a run folder, but there is no manifest.json in it" in error
+    error = said(capsys, ["evaluate", "bdgd", "--images", "2"], code=2)
+    assert "its weights belong to a geometry" in error
+
+
+def test_a_packed_run_gives_the_same_images(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said(capsys, command("bdgd-plus", geometry, tmp_path / "run"))
+    monkeypatch.setattr(models, "ZOO", tmp_path / "zoo")
+    (tmp_path / "zoo" / "bdgd-plus").mkdir(parents=True)
+    pack(tmp_path / "run", tmp_path / "zoo" / "bdgd-plus" / "tiny", half=True)
+    sinogram = torch.rand(2, 1, 6, 15)
+    whole = load_model(str(tmp_path / "run"))(sinogram, samples=4)
+    packed = load_model("bdgd-plus/tiny")(sinogram, samples=4)
+    assert torch.allclose(whole.image, packed.image, atol=5e-3)
+    assert "bdgd-plus/tiny" in said(capsys, ["models"])
+
+
+def test_a_killed_training_ends_as_if_it_had_not_been(geometry: str, tmp_path: Path) -> None:
+    script = Path(__file__).parent / "kill_training.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), geometry, "20"], capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["kills"] >= 20
+    assert 0 < answer["progress"][-1] < 12  # kills came before, between and inside blocks
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("whole", "killed")]
+    assert [manifest["status"] for manifest in manifests] == ["done", "done"]
+    hashes = [[block["sha256"] for block in manifest["blocks"]] for manifest in manifests]
+    assert len(hashes[0]) == 12
+    assert hashes[0] == hashes[1]
+    metrics = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "killed")]
+    assert metrics[0] == metrics[1]
+
+
+def test_presets_have_the_papers_number_of_blocks() -> None:
+    numbers = {case: bdgd_plus.preset("paper", case_geometry(case)).greedy.blocks for case in PAPER_CASES}
+    assert numbers == {
+        "sparse-8": 20,
+        "sparse-16": 20,
+        "sparse-32": 10,
+        "sparse-64": 10,
+        "sparse-128": 10,
+        "limited-90": 30,
+        "limited-120": 30,
+        "limited-150": 20,
+    }
+
+
+def test_training_and_test_scans_share_no_noise(geometry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    original = train.__globals__["scan_batches"]
+
+    def spied(*arguments: object, seed: int, **named: object) -> object:
+        seeds.append(seed)
+        return original(*arguments, seed=seed, **named)
+
+    monkeypatch.setitem(train.__globals__, "scan_batches", spied)
+    train("dgd", str(tmp_path / "run"), geometry_file=geometry, noise=Noise(), settings=TINY, device="cpu")
+    assert len(set(seeds)) == 2
+    assert 0 not in seeds  # the seed of evaluate's test scans

@@ -1,0 +1,38 @@
+"""Shipped models: whole, described, and as good as their cards say."""
+
+from pathlib import Path
+
+import pytest
+
+from bayescade.pipeline.benchmark_paper import benchmark_paper
+from bayescade.pipeline.models import ZOO, list_models, load_model
+from bayescade.runs import read_blocks, read_manifest
+
+SHIPPED = [model for model in list_models() if model["folder"]]
+MOST_BYTES = 24_000_000
+
+
+def test_there_are_models_and_they_are_small() -> None:
+    assert "bdgd-plus/sparse-32" in [model["name"] for model in SHIPPED]
+    assert sum(path.stat().st_size for path in ZOO.rglob("*") if path.is_file()) < MOST_BYTES
+
+
+@pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model["name"])
+def test_weights_card_and_manifest_belong_together(model: dict) -> None:
+    folder = Path(model["folder"])
+    manifest = read_manifest(folder)
+    assert len(read_blocks(folder, manifest)) == len(manifest["blocks"])
+    assert manifest["method"] == model["method"]
+    card = (folder / "card.md").read_text()
+    assert f"{manifest['training_seconds']:.1f} s on" in card
+    assert f"{manifest['scores']['psnr']:.2f} dB on the ellipses" in card
+    assert "Not for" in card
+    assert load_model(model["name"]).sinogram_shape[1] == 183
+
+
+@pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model["name"])
+def test_scores_are_those_of_the_card(model: dict) -> None:
+    """The Shepp-Logan phantom of the paper's test set, with the samples and the noise of the card."""
+    scores = model["scores"]
+    row = benchmark_paper([model["name"]], images=1, samples=scores["samples"], seed=scores["seed"])["rows"][0]
+    assert row["psnr_shepp_logan"] == pytest.approx(scores["psnr_shepp_logan"], abs=0.05)

@@ -1,0 +1,156 @@
+"""The loop: rates, precision, the right parameters, and a loss that is not a number."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from bayescade.bayes.layers import MeanFieldConv
+from bayescade.blocks import heteroscedastic
+from bayescade.blocks._block import Block, BlockSettings
+from bayescade.errors import Failure, UserError
+from bayescade.networks.cascade import Data
+from bayescade.projectors import ray_transform
+from bayescade.training import losses
+from bayescade.training.fit import FitSettings, adam, fit, schedule
+from bayescade.training.stage import Stage, advance
+from tests.geometries import small_parallel
+
+
+def stage_of(images: int = 6, size: int = 8) -> Stage:
+    operator = ray_transform(small_parallel(size))
+    truth = torch.rand((images, 1, size, size), generator=torch.Generator().manual_seed(0))
+    sinogram = operator(truth)
+    return Stage.first(Data(operator, 10.0, sinogram), truth, operator.fbp(sinogram))
+
+
+def block_of(seed: int = 0) -> Block:
+    return heteroscedastic.build(BlockSettings(channels=4), torch.Generator().manual_seed(seed))
+
+
+def test_rates_rise_and_fall() -> None:
+    settings = FitSettings(learning_rate=1.0, final_learning_rate=0.1, warm_up=0.1)
+    rates = list(schedule(settings, 100))
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[10] == pytest.approx(1.0)
+    assert rates[-1] == pytest.approx(0.1, rel=0.01)
+    assert all(a > b for a, b in pairwise(rates[10:]))
+
+
+def test_weight_decay_is_for_weights_that_are_not_random() -> None:
+    block = block_of()
+    optimiser = adam(block, FitSettings(weight_decay=0.1, posterior_rate=5.0), set(block.parameters()))
+    decayed, means, spreads = optimiser.param_groups
+    assert decayed["weight_decay"] == 0.1
+    assert means["weight_decay"] == spreads["weight_decay"] == 0
+    assert spreads["factor"] == 5.0
+    assert {id(p) for p in means["params"]} == {id(layer.weight) for layer in block.layers}
+    assert {id(p) for p in spreads["params"]} == {
+        id(layer.log_std) for layer in block.layers if isinstance(layer, MeanFieldConv)
+    }
+    assert sum(len(group["params"]) for group in optimiser.param_groups) == len(list(block.parameters()))
+
+
+def test_training_lowers_the_loss_and_changes_no_stage() -> None:
+    stage, block = stage_of(), block_of()
+    before = [stage.image.clone(), stage.gradient.clone(), stage.truth.clone()]
+    seen: list[float] = []
+    settings = FitSettings(epochs=30, batch=3, learning_rate=3e-3)
+    fit(
+        block,
+        lambda _: stage,
+        losses.beta_nll(6),
+        settings,
+        seed=0,
+        on_epoch=lambda epoch, loss, rate: seen.append(loss),
+    )
+    assert len(seen) == 30
+    assert seen[-1] < seen[0]
+    for kept, now in zip(before, [stage.image, stage.gradient, stage.truth], strict=True):
+        assert torch.equal(kept, now)
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    trained = []
+    for seed in (1, 1, 2):
+        block = block_of()
+        fit(block, lambda _: stage_of(), losses.elbo(6), FitSettings(epochs=2, batch=3), seed=seed)
+        trained.append(torch.cat([p.detach().flatten() for p in block.parameters()]))
+    assert torch.equal(trained[0], trained[1])
+    assert not torch.equal(trained[0], trained[2])
+
+
+def test_only_the_parameters_asked_for_learn() -> None:
+    block = block_of()
+    before = {name: value.clone() for name, value in block.state_dict().items()}
+    assert block.variance is not None
+    learning = list(block.variance.parameters())
+    fit(
+        block, lambda _: stage_of(), losses.variance_nll(6), FitSettings(epochs=1, batch=3), seed=0, parameters=learning
+    )
+    for name, value in block.state_dict().items():
+        assert torch.equal(value, before[name]) != (name.startswith("variance.") and not name.endswith("scale")), name
+
+
+def test_mixed_precision_trains_on_a_cpu() -> None:
+    stage, block = stage_of(), block_of()
+    fit(block, lambda _: stage, losses.beta_nll(6), FitSettings(epochs=1, batch=3, precision="bf16"), seed=0)
+    assert all(parameter.dtype == torch.float32 and torch.isfinite(parameter).all() for parameter in block.parameters())
+
+
+def test_a_loss_that_is_not_a_number_stops() -> None:
+    def broken(*_: object) -> torch.Tensor:
+        return next(iter(block.parameters())).sum() * math.nan
+
+    block = block_of()
+    with pytest.raises(Failure, match=r"epoch 1: the loss is nan; try a smaller learning rate"):
+        fit(block, lambda _: stage_of(), broken, FitSettings(epochs=2, batch=3), seed=0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"epochs": 0}, {"batch": 0}, {"learning_rate": 0.0}, {"warm_up": 1.0}, {"precision": "half"}]
+)
+def test_settings_that_do_not_train(wrong: dict[str, object]) -> None:
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        FitSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_stages_are_pushed_with_noise_of_the_weights() -> None:
+    stage, block = stage_of(), block_of()
+    for layer in block.layers:
+        assert isinstance(layer, MeanFieldConv)
+        torch.nn.init.constant_(layer.log_std, -3.0)
+    mean = advance(block, stage, "mean", seed=0, batch=4).image
+    for sampling in ("weights", "activations"):
+        one, again, other = (advance(block, stage, sampling, seed=seed, batch=4).image for seed in (0, 0, 1))
+        assert torch.equal(one, again)
+        assert not torch.equal(one, other)
+        assert 1e-4 < float((one - mean).abs().mean()) < 1
+    pushed = advance(block, stage, "mean", seed=0, batch=4)
+    expected = stage.data.operator.adjoint(stage.data.operator.forward(mean) - stage.data.sinogram) / 100
+    assert torch.allclose(pushed.gradient, expected, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_a_captured_step_is_the_plain_step() -> None:
+    results = []
+    for device in ("cpu", "cuda"):
+        operator = ray_transform(small_parallel(8), device)
+        on_cpu = stage_of()
+        moved = Stage(
+            Data(operator, 10.0, on_cpu.data.sinogram.to(device)),
+            on_cpu.truth.to(device),
+            on_cpu.image.to(device),
+            on_cpu.gradient.to(device),
+        )
+        block = heteroscedastic.build(BlockSettings(channels=4), torch.Generator().manual_seed(0)).to(device)
+        for layer in block.layers:  # no noise: devices draw different numbers
+            assert isinstance(layer, MeanFieldConv)
+            torch.nn.init.constant_(layer.log_std, -40.0)
+        settings = FitSettings(epochs=10, batch=3, precision="float32")
+        fit(block, lambda _, moved=moved: moved, losses.side_by_side(6), settings, seed=0)
+        results.append(
+            torch.cat([p.detach().flatten().cpu() for n, p in block.named_parameters() if "log_std" not in n])
+        )
+    assert (results[0] - results[1]).abs().max() < 2e-3

@@ -1,0 +1,91 @@
+"""Losses where their optimum or their gradient is known."""
+
+import math
+
+import pytest
+import torch
+
+from bayescade.bayes.gaussian import Gaussian
+from bayescade.errors import UserError
+from bayescade.training import losses
+
+ZERO = torch.zeros(())
+
+
+def pixels() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    mean, truth = torch.rand((2, 8, 1, 5, 5), generator=generator, dtype=torch.float64)
+    variance = torch.rand((8, 1, 5, 5), generator=generator, dtype=torch.float64) + 0.1
+    return mean, variance, truth
+
+
+def test_the_elbo_is_the_sum_over_pixels_and_the_share_of_the_kl() -> None:
+    mean, variance, truth = pixels()
+    expected = (
+        -torch.distributions.Normal(mean, variance.sqrt()).log_prob(truth).sum()
+        - truth.numel() * math.log(2 * math.pi) / 2
+    )
+    loss = losses.elbo(images=100)(Gaussian(mean, variance), truth, torch.tensor(50.0))
+    assert float(loss) == pytest.approx(float(expected) + 8 / 100 * 50, rel=1e-12)
+    hot = losses.elbo(images=100, temperature=3.0)(Gaussian(mean, variance), truth, torch.tensor(50.0))
+    assert float(hot) == pytest.approx(float(expected) + 3 * 8 / 100 * 50, rel=1e-12)
+
+
+@pytest.mark.parametrize(("loss", "factor"), [(losses.elbo(8), 1.0), (losses.elbo_as_released(8), 25.0)])
+def test_on_a_frozen_mean_one_variance_becomes_the_mean_squared_error(loss: losses.Loss, factor: float) -> None:
+    """Counted once per image instead of once per pixel, it becomes as many times too large as an image has pixels."""
+    mean, _, truth = pixels()
+    log_std = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([log_std], lr=0.5, max_iter=200, tolerance_grad=1e-10)
+
+    def closure() -> torch.Tensor:
+        optimiser.zero_grad()
+        value = loss(Gaussian(mean, torch.exp(2 * log_std).reshape(1, 1, 1, 1)), truth, ZERO)
+        value.backward()
+        return value
+
+    optimiser.step(closure)
+    mse = float(((mean - truth) ** 2).mean())
+    assert float(torch.exp(2 * log_std)) == pytest.approx(factor * mse, rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", [losses.beta_nll(8, beta=1.0), losses.side_by_side(8)])
+def test_the_image_learns_as_by_least_squares(loss: losses.Loss) -> None:
+    mean, variance, truth = pixels()
+    mean.requires_grad_()
+    (slope,) = torch.autograd.grad(loss(Gaussian(mean, variance), truth, ZERO), mean)
+    (expected,) = torch.autograd.grad(((mean - truth) ** 2).sum(), mean)
+    ratio = slope / expected
+    assert torch.allclose(ratio, ratio.mean().expand_as(ratio), rtol=1e-9)
+
+
+def test_the_variance_learns_by_its_likelihood_side_by_side() -> None:
+    mean, variance, truth = pixels()
+    variance.requires_grad_()
+    (slope,) = torch.autograd.grad(losses.side_by_side(8)(Gaussian(mean, variance), truth, ZERO), variance)
+    (expected,) = torch.autograd.grad(losses.nll(Gaussian(mean, variance), truth).mean(), variance)
+    assert torch.allclose(slope, expected)
+
+
+def test_beta_zero_is_the_likelihood() -> None:
+    mean, variance, truth = pixels()
+    kl = torch.tensor(7.0, dtype=torch.float64)
+    loss = losses.beta_nll(images=40, beta=0.0)(Gaussian(mean, variance), truth, kl)
+    assert float(loss) == pytest.approx(
+        float(losses.elbo(40)(Gaussian(mean, variance), truth, kl)) / truth.numel(), rel=1e-12
+    )
+
+
+def test_the_second_part_of_mean_first_leaves_the_image_alone() -> None:
+    mean, variance, truth = pixels()
+    mean.requires_grad_()
+    variance.requires_grad_()
+    loss = losses.variance_nll(8)(Gaussian(mean, variance), truth, ZERO)
+    slope = torch.autograd.grad(loss, [mean, variance], allow_unused=True)
+    assert slope[0] is None
+    assert slope[1] is not None
+
+
+def test_an_unknown_loss_is_named() -> None:
+    with pytest.raises(UserError, match="elbo, elbo-as-released"):
+        losses.check_loss("l1")
