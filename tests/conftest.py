@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on the CPU, one program after the other
+
 ROOT = Path(__file__).parent.parent
 STRICT = os.environ.get("BAYESCADE_STRICT") == "1"
 

@@ -62,3 +62,16 @@ def test_coarse_bins_are_where_the_fine_ones_were(data_folder: Path) -> None:
     _, coarse, _ = example.load_scan("tooth", data_folder, coarsen=4)
     assert fine.bin_positions()[296] == pytest.approx(0)
     np.testing.assert_allclose(coarse.bin_positions()[3], fine.bin_positions()[12:16].mean())
+
+
+def test_looking_into_a_cascade(tmp_path: Path) -> None:
+    line = [sys.executable, str(EXAMPLES / "look_into_a_cascade.py"), "bdgd-plus/sparse-32", "--images", "1"]
+    done = subprocess.run(
+        [*line, "--samples", "4", "--json", str(tmp_path / "out.json")], capture_output=True, text=True, check=True
+    )
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["psnr"][0][0] < found["psnr"][-1][0]
+    assert len(found["psnr"]) == len(found["spreads"]) + 1
+    variances = {row["draws"]: row["pixel"] for row in found["epistemic"]}
+    assert variances["activations, jitter 1e-6"] > variances["activations"]
+    assert "| 0 (FBP) |" in done.stdout

@@ -18,8 +18,9 @@ torch.use_deterministic_algorithms(True)
 from bayescade.data.simulate import Noise  # noqa: E402
 from bayescade.pipeline.train import train  # noqa: E402
 
+BLOCKS = 12
 SETTINGS = [
-    "greedy.blocks=12",
+    f"greedy.blocks={BLOCKS}",
     "greedy.restarts=0",
     "greedy.redraw=1",
     "fit.epochs=3",
@@ -47,21 +48,22 @@ def blocks_in(folder: str) -> int:
 
 
 def main(folder: str, geometry: str, least: int) -> None:
+    """Kills until there were enough kills; a run that is done before that is followed by another."""
     begin = time.monotonic()
     os.waitpid(start(f"{folder}/whole", geometry), 0)
     whole = time.monotonic() - begin
     chance = random.Random(0)
-    kills, progress = 0, []
+    rounds, kills, progress = 0, 0, []
     while kills < least:
-        child = start(f"{folder}/killed", geometry)
+        child = start(f"{folder}/killed-{rounds}", geometry)
         time.sleep(chance.uniform(0.02, 0.25) * whole)
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         kills += os.WIFSIGNALED(status)
-        progress.append(blocks_in(f"{folder}/killed"))
-        if progress[-1] == 12 and kills < least:
-            break  # done too soon
-    os.waitpid(start(f"{folder}/killed", geometry), 0)
+        progress.append(blocks_in(f"{folder}/killed-{rounds}"))
+        rounds += progress[-1] == BLOCKS
+    for place in range(rounds + 1):
+        os.waitpid(start(f"{folder}/killed-{place}", geometry), 0)
     print(json.dumps({"kills": kills, "progress": progress, "seconds": whole}))
 
 

@@ -204,14 +204,16 @@ def test_a_killed_training_ends_as_if_it_had_not_been(geometry: str, tmp_path: P
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["kills"] >= 20
-    assert 0 < answer["progress"][-1] < 12  # kills came before, between and inside blocks
-    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("whole", "killed")]
-    assert [manifest["status"] for manifest in manifests] == ["done", "done"]
-    hashes = [[block["sha256"] for block in manifest["blocks"]] for manifest in manifests]
-    assert len(hashes[0]) == 12
-    assert hashes[0] == hashes[1]
-    metrics = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "killed")]
-    assert metrics[0] == metrics[1]
+    assert any(0 < blocks < 12 for blocks in answer["progress"])  # kills came in the middle, too
+    killed = sorted(tmp_path.glob("killed-*"))
+    whole = json.loads((tmp_path / "whole" / "manifest.json").read_text())
+    for folder in killed:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert manifest["status"] == whole["status"] == "done"
+        hashes = [[block["sha256"] for block in one["blocks"]] for one in (manifest, whole)]
+        assert len(hashes[0]) == 12
+        assert hashes[0] == hashes[1]
+        assert (folder / "metrics.jsonl").read_text() == (tmp_path / "whole" / "metrics.jsonl").read_text()
 
 
 def test_presets_have_the_papers_number_of_blocks() -> None:

@@ -132,6 +132,19 @@ def test_stages_are_pushed_with_noise_of_the_weights() -> None:
     assert torch.allclose(pushed.gradient, expected, atol=1e-6)
 
 
+def test_the_fused_kernels_train_like_the_plain_layers() -> None:
+    trained = []
+    for kernels in ("plain", "fused"):
+        block = block_of()
+        settings = FitSettings(epochs=2, batch=3, kernels=kernels)
+        fit(block, lambda _: stage_of(), losses.side_by_side(6), settings, seed=0)
+        trained.append(torch.cat([parameter.detach().flatten() for parameter in block.parameters()]))
+    moved = (
+        (trained[0] - torch.cat([parameter.detach().flatten() for parameter in block_of().parameters()])).abs().mean()
+    )
+    assert (trained[0] - trained[1]).abs().mean() < 0.02 * moved
+
+
 @pytest.mark.gpu
 def test_a_captured_step_is_the_plain_step() -> None:
     results = []
@@ -148,7 +161,7 @@ def test_a_captured_step_is_the_plain_step() -> None:
         for layer in block.layers:  # no noise: devices draw different numbers
             assert isinstance(layer, MeanFieldConv)
             torch.nn.init.constant_(layer.log_std, -40.0)
-        settings = FitSettings(epochs=10, batch=3, precision="float32")
+        settings = FitSettings(epochs=10, batch=3, precision="float32", kernels="plain")
         fit(block, lambda _, moved=moved: moved, losses.side_by_side(6), settings, seed=0)
         results.append(
             torch.cat([p.detach().flatten().cpu() for n, p in block.named_parameters() if "log_std" not in n])

@@ -25,6 +25,7 @@ class LastConv(nn.Module, ABC):
 
     weight: nn.Parameter  # (1, channels, 3, 3): the mean
     bias: nn.Parameter  # (1,)
+    jitter: float = 0.0  # see MeanFieldConv
 
     @property
     @abstractmethod

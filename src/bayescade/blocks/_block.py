@@ -188,8 +188,15 @@ class Block(nn.Module):
     ) -> Gaussian:
         """The next image and its variance, for a draw of the random layers."""
         inputs, h = self.features(x, gradient)
-        mean = relu(draw.spread(x) + self.output_scale * draw.apply(self.last, h, 0))
+        mean = self._image(x, h, draw)
         return Gaussian(mean, self.variance(inputs, h, draw) if self.variance is not None else None)
+
+    def image(self, x: Tensor, gradient: Tensor, draw: Draw) -> Tensor:
+        """The next image alone, which is all that the next block needs."""
+        return self._image(x, self.features(x, gradient)[1], draw)
+
+    def _image(self, x: Tensor, h: Tensor, draw: Draw) -> Tensor:
+        return relu(draw.spread(x) + self.output_scale * draw.apply(self.last, h, 0))
 
     def features(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """The inputs side by side, (batch, 2, height, width), and the common features."""

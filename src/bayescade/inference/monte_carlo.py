@@ -145,8 +145,11 @@ def sample(
             draw = WeightDraw(noise[place], shared=place == 0)
         elif block.layers:
             draw = ActivationDraw(activation_noise(block, place, draws, seed, first))
-        prediction = block(x, gradient, draw)
-        x, aleatoric = prediction.mean, prediction.variance
+        if place < len(blocks) - 1:
+            x = block.image(x, gradient, draw)
+        else:
+            prediction = block(x, gradient, draw)
+            x, aleatoric = prediction.mean, prediction.variance
 
     def each(maps: Tensor) -> Tensor:
         return maps.expand(len(x), *first.shape[1:]).reshape(-1, *first.shape)

@@ -53,5 +53,5 @@ class Cascade(nn.Module):
     def mean(self, data: Data, x: Tensor) -> Tensor:
         """The image with the mean weights of every block: one pass, no chance."""
         for place in range(len(self)):
-            x = self.block(place)(x, data.gradient(x), MeanDraw()).mean
+            x = self.block(place).image(x, data.gradient(x), MeanDraw())
         return x

@@ -9,13 +9,17 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from bayescade.bayes.gaussian import Gaussian
 from bayescade.blocks._block import ActivationDraw, Block, MeanDraw
+from bayescade.blocks._fused import fused
 from bayescade.errors import Failure, UserError
+from bayescade.kernels._triton import available
 from bayescade.seeds import derived_seed
 from bayescade.training.losses import Loss
 from bayescade.training.stage import Stage
 
 PRECISIONS = ("auto", "bf16", "tf32", "float32")
+KERNELS = ("fused", "plain")
 EAGER_STEPS = 3  # before the graph is captured: libraries choose their kernels, the optimiser makes its state
 
 
@@ -30,6 +34,7 @@ class FitSettings:
     warm_up: float = 0.05  # part of the steps in which the rate rises
     weight_decay: float = 0.0  # of the weights that are not random
     posterior_rate: float = 1.0  # learning rate of the posterior's log standard deviations, over that of the rest
+    kernels: str = "plain"  # plain, or fused: Triton kernels for a GPU
     precision: str = "auto"  # bf16 (mixed), tf32 or float32; auto is bf16 on a GPU and float32 elsewhere
 
     def __post_init__(self) -> None:
@@ -44,6 +49,8 @@ class FitSettings:
                 raise UserError(f"setting {name}: expected a number of at least 0, got {getattr(self, name)}")
         if not 0 <= self.warm_up < 1:
             raise UserError(f"setting warm_up: expected a part from 0 to 1, got {self.warm_up}")
+        if self.kernels not in KERNELS:
+            raise UserError(f"setting kernels: expected {', '.join(KERNELS)}, got '{self.kernels}'")
         if self.precision not in PRECISIONS:
             raise UserError(f"setting precision: expected {', '.join(PRECISIONS)}, got '{self.precision}'")
 
@@ -70,8 +77,8 @@ def fit(
     optimiser = adam(block, settings, set(block.parameters() if parameters is None else parameters))
     orders = torch.Generator().manual_seed(derived_seed(seed, "orders"))
     noises = torch.Generator(device).manual_seed(derived_seed(seed, "noises"))
-    step = Step(block, loss, optimiser, stage, batch, precision_on(device, settings.precision))
-    with kernels(settings.precision):
+    step = Step(block, loss, optimiser, stage, batch, settings)
+    with libraries(settings.precision):
         for epoch in range(settings.epochs):
             stage = stages(epoch) if epoch else stage
             order = torch.randperm(len(stage), generator=orders).to(device)
@@ -128,8 +135,15 @@ def precision_on(device: torch.device, precision: str) -> str:
     return precision if precision != "auto" else ("bf16" if device.type == "cuda" else "float32")
 
 
+def use_fused(kernels: str) -> bool:
+    """Whether the fused kernels do the work."""
+    if kernels == "fused" and not available():
+        raise UserError("setting kernels: fused needs Triton, which is not installed; use: --set fit.kernels=plain")
+    return kernels == "fused"
+
+
 @contextlib.contextmanager
-def kernels(precision: str) -> Iterator[None]:
+def libraries(precision: str) -> Iterator[None]:
     """The fastest convolutions of a precision, for the time of a training."""
     before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, precision != "float32"
@@ -143,11 +157,16 @@ def kernels(precision: str) -> Iterator[None]:
 class Step:
     """One step: a batch and its noise are put in place, then the loss, its gradient and the update are computed."""
 
-    def __init__(self, block: Block, loss: Loss, optimiser: torch.optim.Adam, stage: Stage, batch: int, precision: str):
+    def __init__(
+        self, block: Block, loss: Loss, optimiser: torch.optim.Adam, stage: Stage, batch: int, settings: FitSettings
+    ):
         self.block = block
         self.loss = loss
         self.optimiser = optimiser
+        precision = precision_on(stage.image.device, settings.precision)
         self.mixed = precision == "bf16"
+        self.features = torch.bfloat16 if self.mixed else stage.image.dtype
+        self.fused = use_fused(settings.kernels)
         shape = (batch, *stage.image.shape[1:])
         new = stage.image.new_empty
         self.image, self.gradient, self.truth = new(shape), new(shape), new(shape)
@@ -188,12 +207,17 @@ class Step:
         self.graph.replay()
         return self.value
 
-    def _compute(self) -> Tensor:
-        self.optimiser.zero_grad(set_to_none=True)
+    def _predict(self) -> Gaussian:
+        if self.fused:
+            return fused(self.block, self.image, self.gradient, self.noise, self.features)
         draw = ActivationDraw(self.noise) if self.noise else MeanDraw()
         with torch.autocast(self.image.device.type, torch.bfloat16, enabled=self.mixed, cache_enabled=False):
-            prediction = self.block(self.image, self.gradient, draw)
-        value = self.loss(prediction, self.truth, self.block.kl())
+            prediction: Gaussian = self.block(self.image, self.gradient, draw)
+        return prediction
+
+    def _compute(self) -> Tensor:
+        self.optimiser.zero_grad(set_to_none=True)
+        value = self.loss(self._predict(), self.truth, self.block.kl())
         value.backward()
         self.optimiser.step()
         return value.detach()

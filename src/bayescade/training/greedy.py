@@ -23,7 +23,7 @@ from bayescade.progress import Advance, progress
 from bayescade.seeds import derived_seed
 from bayescade.training import losses
 from bayescade.training.fit import FitSettings, fit
-from bayescade.training.stage import SAMPLINGS, Stage, advance, predictions
+from bayescade.training.stage import SAMPLINGS, Stage, advance, images_behind, predictions
 
 Make = Callable[[torch.Generator], Block]
 
@@ -324,15 +324,8 @@ def spread_of(block: Block) -> list[float]:
 
 def validation_psnr(block: Block, validation: Stage, batch: int) -> float:
     """Mean PSNR behind the block with its mean weights."""
-    return advance_images(block, validation, batch).psnr()
-
-
-def advance_images(block: Block, stage: Stage, batch: int) -> Stage:
-    """The stage with the block's images and without their gradients, which a score does not need."""
-    image = torch.empty_like(stage.image)
-    for some, prediction in predictions(block, stage, lambda count: MeanDraw(), batch):
-        image[some] = prediction.mean
-    return dataclasses.replace(stage, image=image)
+    image = images_behind(block, validation, lambda count: MeanDraw(), batch)
+    return dataclasses.replace(validation, image=image).psnr()
 
 
 def describe(

@@ -61,16 +61,24 @@ def predictions(
         yield some, block(image, stage.gradient[some], draw(len(image)))
 
 
+@torch.no_grad()
+def images_behind(block: Block, stage: Stage, draw: Callable[[int], Draw], batch: int) -> Tensor:
+    """The images that the block gives for the stage, like its images."""
+    found = torch.empty_like(stage.image)
+    for first in range(0, len(stage), batch):
+        some = slice(first, min(first + batch, len(stage)))
+        image = stage.image[some]
+        found[some] = block.image(image, stage.gradient[some], draw(len(image)))
+    return found
+
+
 def advance(block: Block, stage: Stage, sampling: Sampling, *, seed: int, batch: int) -> Stage:
     """The stage behind a block: its images carry the noise of the block's weights, not the aleatoric noise.
 
     `weights`: one draw of the weights for all images; `activations`: every pixel its own (the paper); `mean`: no noise.
     """
     generator = torch.Generator(stage.image.device).manual_seed(seed)
-    image = torch.empty_like(stage.image)
-    draw = drawing(block, stage, sampling, generator)
-    for some, prediction in predictions(block, stage, draw, batch):
-        image[some] = prediction.mean
+    image = images_behind(block, stage, drawing(block, stage, sampling, generator), batch)
     return Stage(stage.data, stage.truth, image, gradients(stage.data, image, batch))
 
 
