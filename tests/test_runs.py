@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bayescade import runs
 from bayescade.errors import Failure, UserError
-from bayescade.runs import Identity, Run, pack, read_blocks, read_manifest
+from bayescade.runs import Identity, Run, alone, pack, read_blocks, read_manifest
 
-IDENTITY = Identity("dgd", "sparse-8", "{}", {"fit": {"epochs": 3}, "noise": 0.01}, 0)
-RECORD = {"seconds": 1.0, "warnings": []}
+IDENTITY = Identity("dgd", "sparse-8", "{}", {"fit": {"epochs": 3}, "noise": {}, "images": None}, 0)
+RECORD = {"seconds": 1.0, "validation_psnr": 20.0, "warnings": []}
+ABOUT = {"preset": "recommended", "device": "CPU", "versions": {}}
 
 
 def block(value: float) -> dict[str, torch.Tensor]:
@@ -21,7 +21,7 @@ def block(value: float) -> dict[str, torch.Tensor]:
 
 
 def filled(folder: Path, blocks: int = 2) -> Run:
-    run = Run.open(folder, IDENTITY, {"preset": "recommended"})
+    run = Run.open(folder, IDENTITY, ABOUT)
     for place in range(blocks):
         run.keep(place, block(float(place)), RECORD)
     return run
@@ -47,7 +47,10 @@ def test_a_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
     [
         (Identity("bdgd", "sparse-8", "{}", IDENTITY.settings, 0), "method = 'dgd' \\(now 'bdgd'\\)"),
         (Identity("dgd", "sparse-8", '{"bins": 3}', IDENTITY.settings, 0), "another geometry"),
-        (Identity("dgd", "sparse-8", "{}", {"fit": {"epochs": 4}, "noise": 0.01}, 0), "fit.epochs = 3 \\(now 4\\)"),
+        (
+            Identity("dgd", "sparse-8", "{}", {"fit": {"epochs": 4}, "noise": {}, "images": None}, 0),
+            "fit.epochs = 3 \\(now 4\\)",
+        ),
         (Identity("dgd", "sparse-8", "{}", IDENTITY.settings, 1), "seed = 0 \\(now 1\\)"),
     ],
 )
@@ -79,7 +82,7 @@ def test_a_bad_block_is_named(tmp_path: Path, damage: str) -> None:
         save_file({"02.weight": torch.zeros(2, 3)}, path)
     else:
         path.unlink()
-    with pytest.raises(UserError, match=r"block-02.safetensors: .*; restore it, or delete .* and train again"):
+    with pytest.raises(UserError, match=r"block-02.safetensors: .*; restore it, or train again in another folder"):
         Run.open(tmp_path, IDENTITY, {}).blocks()
 
 
@@ -129,6 +132,52 @@ def test_metrics_of_a_block_that_was_cut_off_come_again(tmp_path: Path) -> None:
     ]
 
 
+def test_a_run_without_a_block_gives_way_to_another(tmp_path: Path) -> None:
+    first = Run.open(tmp_path, IDENTITY, ABOUT)
+    first.report({"block": 1, "epoch": 1})
+    other = Run.open(tmp_path, Identity("bdgd", "sparse-8", "{}", IDENTITY.settings, 0), ABOUT)
+    assert other.manifest["method"] == "bdgd"
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_how_a_model_is_sampled_does_not_make_another_run(tmp_path: Path) -> None:
+    filled(tmp_path)
+    settings = {**IDENTITY.settings, "inference": {"tolerance": 0.1}}
+    assert len(Run.open(tmp_path, Identity("dgd", "sparse-8", "{}", settings, 0), ABOUT).blocks()) == 2
+
+
+@pytest.mark.parametrize("text", ["[1]\n", "3\n", '{"block": "x"}\n', '{"block": null}\n', "[" * 100_000, "\udcff"])
+def test_metrics_that_are_not_ours_are_no_harm(tmp_path: Path, text: str) -> None:
+    run = filled(tmp_path, blocks=1)
+    run.report({"block": 1})
+    with (tmp_path / "metrics.jsonl").open("a", errors="surrogateescape") as file:
+        file.write(text)
+    Run.open(tmp_path, IDENTITY, ABOUT)
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"block": 1}\n'
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with (
+        alone(tmp_path),
+        pytest.raises(UserError, match="another process is training into this folder"),
+        alone(tmp_path),
+    ):
+        pass
+    with alone(tmp_path):
+        pass
+
+
+def test_a_failing_pack_leaves_a_packed_model_alone(tmp_path: Path) -> None:
+    run = filled(tmp_path / "run")
+    run.finish({"training_seconds": 2.0}, "# card\n")
+    pack(tmp_path / "run", tmp_path / "model")
+    (tmp_path / "run" / "card.md").unlink()
+    with pytest.raises(UserError, match=r"card\.md"):
+        pack(tmp_path / "run", tmp_path / "model", half=True)
+    assert len(read_blocks(tmp_path / "model", read_manifest(tmp_path / "model"))) == 2
+    assert not (tmp_path / "fresh").exists()
+
+
 def test_a_packed_model_is_one_file_of_weights(tmp_path: Path) -> None:
     run = filled(tmp_path / "run")
     with pytest.raises(UserError, match="not finished"):
@@ -143,9 +192,9 @@ def test_a_packed_model_is_one_file_of_weights(tmp_path: Path) -> None:
         assert sorted(path.name for path in (tmp_path / f"model-{half}").iterdir()) == [
             "card.md",
             "manifest.json",
-            "weights.safetensors",
+            packed["blocks"][0]["file"],
         ]
-    weights = tmp_path / "model-True" / runs.PACKED
+    weights = tmp_path / "model-True" / packed["blocks"][0]["file"]
     weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"weights.safetensors: damaged or foreign"):
+    with pytest.raises(UserError, match=r"weights-.*safetensors: damaged or foreign"):
         read_blocks(tmp_path / "model-True", read_manifest(tmp_path / "model-True"))

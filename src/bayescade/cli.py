@@ -4,6 +4,7 @@ Standard output has the answer (with `--json` one JSON object), standard error h
 1: failed; 2: wrong usage or input, with one line that says what was expected, what came and what to type.
 """
 
+import errno
 import json
 import os
 import signal
@@ -232,7 +233,12 @@ def evaluate(
     images: Annotated[
         int | None, typer.Option(parser=_whole, metavar="N", help="How many; by default 100, or all of a file.")
     ] = None,
-    noise: NoiseLevel = 0.01,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            parser=_real, metavar="X", help="Gaussian noise; by default that of the model's training, or 0.01."
+        ),
+    ] = None,
     photons: Photons = 0.0,
     attenuation: Attenuation = 0.02,
     seed: Seed = 0,
@@ -251,7 +257,7 @@ def evaluate(
         geometry_file=geometry,
         truth=truth,
         images=images,
-        noise=_noise(noise, photons, attenuation),
+        noise=_noise(noise or 0.0, photons, attenuation) if noise is not None or photons else None,
         seed=seed,
         samples=samples,
         settings=settings or [],
@@ -342,21 +348,24 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _table(rows: Sequence[dict[str, Any]], paper: dict[str, dict[str, tuple[float, float]]] | None = None) -> list[str]:
+    wide = max(12, *(len(row["method"]) + 2 for row in rows))
     lines = [
-        f"{'method':12}{'case':14}{'images':>7}{'PSNR':>9}{'Shepp-Logan':>13}{'SSIM':>8}"
+        f"{'method':{wide}}{'case':14}{'images':>7}{'PSNR':>9}{'Shepp-Logan':>13}{'SSIM':>8}"
         + ("   paper" if paper else "")
     ]
     for row in rows:
         numbers = (_cell(row["psnr"], 9, 2), _cell(row["psnr_shepp_logan"], 13, 2), _cell(row["ssim"], 8, 4))
         theirs = (paper or {}).get(row["method"], {}).get(row["case"])
         beside = f"   {theirs[0]:.2f} / {theirs[1]:.2f}" if theirs else ""
-        lines.append(f"{row['method']:12}{row['case']:14}{row['images']:>7}{''.join(numbers)}{beside}")
+        lines.append(f"{row['method']:{wide}}{row['case']:14}{row['images']:>7}{''.join(numbers)}{beside}")
     return lines
 
 
 def _doubt(scores: dict[str, Any] | None) -> list[str]:
     if scores is None:
         return []
+    if scores["nll"] is None or None in scores["coverage"].values():
+        return ["the uncertainty has no score: something in it is not a finite number"]
     covered = ", ".join(f"{float(level):.0%} -> {share:.1%}" for level, share in scores["coverage"].items())
     return [
         f"coverage of intervals: {covered}",
@@ -395,10 +404,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "bayescade"
         return _fail(f"{error.format_message()} See: {command} --help", 2)
+    except OSError as error:
+        if os.environ.get("BAYESCADE_DEBUG", "0") != "0":
+            raise
+        unusable = error.errno in (errno.EACCES, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+        return _fail(f"{error.filename}: cannot be used ({error.strerror})", 2 if unusable else 1)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted; no file was left half-written", 1)
     except Exception as error:
-        if os.environ.get("BAYESCADE_DEBUG"):
+        if os.environ.get("BAYESCADE_DEBUG", "0") != "0":
             raise
         return _fail(f"failed: {type(error).__name__}: {error} (BAYESCADE_DEBUG=1 shows where)", 1)
 

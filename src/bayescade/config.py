@@ -16,6 +16,8 @@ from bayescade.shelf import unknown
 
 Settings = TypeVar("Settings")
 
+LARGEST = 1e30  # no setting is larger, and the square of none overflows
+
 
 def load_settings(
     kind: type[Settings],
@@ -84,7 +86,10 @@ def settings_from(
             raise UserError(f"setting {name}: expected {_type_name(types[key])}, got {value!r}")
         else:
             chosen[key] = float(value) if types[key] is float else value
-    return dataclasses.replace(base, **chosen) if base is not None else kind(**chosen)  # type: ignore[type-var]
+    try:
+        return dataclasses.replace(base, **chosen) if base is not None else kind(**chosen)  # type: ignore[type-var]
+    except UserError as error:
+        raise UserError(str(error).replace("setting ", f"setting {part}", 1)) from None
 
 
 def setting_names(kind: Any, part: str = "") -> list[str]:
@@ -105,9 +110,9 @@ def _first(kind: Any) -> str:
 
 def _fits(value: Any, kind: Any) -> bool:
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
     if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
     return isinstance(value, kind)
 
 

@@ -5,16 +5,17 @@
     metrics.jsonl          a line per epoch
 
 Everything is written whole or not at all; the manifest names a block only after its file is in place. A packed model (`pack`)
-is the same with all blocks in weights.safetensors.
+is the same with all blocks in one file, whose name has its hash: a new one never takes the place of one that is in use.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, final
 
 import torch
 from safetensors import SafetensorError
@@ -25,8 +26,31 @@ from torch import Tensor
 from bayescade.errors import Failure, UserError
 from bayescade.files import check_folder, make_folder, read_text, replacing, write_json, write_text
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 FORMAT = 1
-MANIFEST, METRICS, CARD, PACKED = "manifest.json", "metrics.jsonl", "card.md", "weights.safetensors"
+MANIFEST, METRICS, CARD = "manifest.json", "metrics.jsonl", "card.md"
+PACKED = "weights-{}.safetensors"
+
+# What a manifest must have, and each of its blocks.
+KEYS = {
+    "method": str,
+    "case": str,
+    "geometry": str,
+    "geometry_hash": str,
+    "settings": dict,
+    "seed": int,
+    "preset": str,
+    "device": str,
+    "versions": dict,
+    "status": str,
+    "blocks": list,
+}
+REMEDY = "restore it, or train again in another folder"
+BLOCK_KEYS = {"file": str, "sha256": str, "seconds": float, "validation_psnr": float, "warnings": list}
 
 Tensors = dict[str, Tensor]
 
@@ -46,6 +70,7 @@ class Identity:
         return hashlib.sha256(self.geometry.encode()).hexdigest()[:16]
 
 
+@final
 class Run:
     """A run folder that is being filled. `open` makes one, or takes up one that is there."""
 
@@ -58,14 +83,17 @@ class Run:
         """The run in that folder; raises when the folder holds another."""
         check_folder(path, MANIFEST, METRICS)
         folder = make_folder(path)
-        if (folder / MANIFEST).exists():
-            manifest = read_manifest(folder)
+        manifest = read_manifest(folder) if (folder / MANIFEST).exists() else None
+        if (
+            manifest is not None and manifest["blocks"]
+        ):  # without a block there is nothing to go on with, and nothing to lose
             check_same(folder, manifest, identity)
             run = cls(folder, manifest)
-            run._trim_metrics()
+            if manifest["status"] == "training":
+                run._trim_metrics()
             return run
         strangers = [name for name in os.listdir(folder) if not name.startswith(".bayescade-")]
-        if strangers:
+        if strangers and manifest is None:
             raise UserError(
                 f"{folder}: expected an empty folder or a run of ours, found {sorted(strangers)[0]!r} and no {MANIFEST}; "
                 "choose another --out"
@@ -80,6 +108,7 @@ class Run:
         }
         run = cls(folder, manifest)
         run._write_manifest()
+        run._trim_metrics()
         return run
 
     def blocks(self) -> list[Tensors]:
@@ -94,6 +123,18 @@ class Run:
         digest = write_tensors(self.folder / name, {f"{place + 1:02d}.{key}": value for key, value in tensors.items()})
         self.manifest["blocks"].append({"file": name, "sha256": digest, **record})
         self._write_manifest()
+
+    def end(self, record: Mapping[str, Any]) -> None:
+        """Notes that the cascade ends here, before its time."""
+        self.manifest["ended"] = dict(record)
+        self._write_manifest()
+
+    @property
+    def seconds(self) -> float:
+        """Training time so far, that of a block nobody kept included."""
+        return sum(block["seconds"] for block in self.manifest["blocks"]) + self.manifest.get("ended", {}).get(
+            "seconds", 0.0
+        )
 
     def finish(self, about: Mapping[str, Any], card: str) -> None:
         """Marks the run as done, and writes its card."""
@@ -118,12 +159,13 @@ class Run:
         if not path.exists():
             return
         lines = []
-        for text in read_text(path).splitlines(keepends=True):
+        for text in path.read_bytes().decode("utf-8", "replace").splitlines(keepends=True):
             try:
                 line = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 break
-            if text.endswith("\n") and line.get("block", 0) <= len(self.manifest["blocks"]):
+            block = line.get("block") if isinstance(line, dict) else None
+            if text.endswith("\n") and isinstance(block, int) and block <= len(self.manifest["blocks"]):
                 lines.append(text)
         write_text(path, "".join(lines))
 
@@ -149,7 +191,9 @@ def check_same(folder: Path, manifest: Mapping[str, Any], identity: Identity) ->
             continue
         if name == "settings" and isinstance(there, dict):
             old, new = flat(there), flat(value)
-            keys = [key for key in {**new, **old} if new.get(key) != old.get(key)]
+            keys = [key for key in {**new, **old} if new.get(key) != old.get(key) and not key.startswith("inference.")]
+            if not keys:
+                continue  # how a model is sampled is not part of its training
             came = ", ".join(f"{key} = {old.get(key)!r} (now {new.get(key)!r})" for key in keys)
         elif name == "geometry":
             came = "another geometry"
@@ -169,18 +213,19 @@ def flat(table: Mapping[str, Any], part: str = "") -> dict[str, Any]:
 def read_manifest(folder: Path | str) -> dict[str, Any]:
     """The manifest of a run folder or a packed model."""
     path = Path(folder) / MANIFEST
+    text = read_text(path)
     try:
-        manifest = json.loads(read_text(path))
-        known = {"method": str, "case": str, "geometry": str, "settings": dict, "seed": int, "blocks": list}
-        whole = manifest["format"] == FORMAT and all(isinstance(manifest[key], kind) for key, kind in known.items())
-        whole = whole and all(isinstance(entry[key], str) for entry in manifest["blocks"] for key in ("file", "sha256"))
-        whole = whole and all(Path(entry["file"]).name == entry["file"] for entry in manifest["blocks"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
+        manifest = json.loads(text)
+        entries = manifest["blocks"]
+        whole = manifest["format"] == FORMAT and all(isinstance(manifest[key], kind) for key, kind in KEYS.items())
+        whole = whole and all(isinstance(entry[key], kind) for entry in entries for key, kind in BLOCK_KEYS.items())
+        whole = whole and all(Path(entry["file"]).name == entry["file"] != "" for entry in entries)
+        whole = whole and {"noise", "images"} <= manifest["settings"].keys()
+        whole = whole and (manifest["status"] != "done" or isinstance(manifest["training_seconds"], float))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
-        raise UserError(f"{path}: not a manifest of ours, or damaged; delete the folder and train again")
+        raise UserError(f"{path}: not a manifest of ours, or damaged; restore it, or use another folder")
     return manifest
 
 
@@ -215,39 +260,81 @@ def read_tensors(path: Path, digest: str) -> Tensors:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: cannot read the weights ({error.strerror}); {remedy(path)}") from None
+        raise UserError(f"{path}: cannot read the weights ({error.strerror}); {REMEDY}") from None
     if hashlib.sha256(content).hexdigest() != digest:
-        raise UserError(f"{path}: damaged or foreign: its content is not what the manifest says; {remedy(path)}")
+        raise UserError(f"{path}: damaged or foreign: its content is not what the manifest says; {REMEDY}")
     try:
         tensors: Tensors = load_tensors(content)
     except SafetensorError as error:
-        raise UserError(f"{path}: not a safetensors file ({error}); {remedy(path)}") from None
+        raise UserError(f"{path}: not a safetensors file ({error}); {REMEDY}") from None
     return tensors
 
 
-def remedy(path: Path) -> str:
-    """What to do about a bad block."""
-    return f"restore it, or delete {path.parent} and train again"
-
-
 def pack(folder: Path | str, out: Path | str, *, half: bool = False) -> dict[str, Any]:
-    """Writes a finished run as a model of two files and a card; with `half` in float16 where a tensor allows it."""
+    """Writes a finished run as a model of two files and a card; with `half` most weights are in float16."""
     manifest = read_manifest(folder)
-    if manifest.get("status") != "done":
+    if manifest.get("status") != "done" or not manifest["blocks"]:
         raise UserError(f"{folder}: this run is not finished ({kept(manifest)})")
-    check_folder(out, MANIFEST, PACKED, CARD)
-    target = make_folder(out)
+    check_folder(out, MANIFEST, CARD)
+    check_packing(out, folder)
+    card = read_text(Path(folder) / CARD)
     tensors: Tensors = {}
     for place, block in enumerate(read_blocks(folder, manifest), 1):
-        tensors |= {f"{place:02d}.{key}": halved(value) if half else value for key, value in block.items()}
-    digest = write_tensors(target / PACKED, tensors)
-    entries = [{**entry, "file": PACKED, "sha256": digest} for entry in manifest["blocks"]]
-    packed = {**manifest, "blocks": entries, "half": half}
-    write_text(target / CARD, read_text(Path(folder) / CARD))
+        for key, value in block.items():
+            tensors[f"{place:02d}.{key}"] = halved(value) if half and not stays(key, value) else value
+    target = make_folder(out)
+    content = save_tensors({key: value.contiguous() for key, value in tensors.items()})
+    name = PACKED.format(hashlib.sha256(content).hexdigest()[:8])
+    digest = write_tensors(target / name, tensors)
+    entries = [{**entry, "file": name, "sha256": digest} for entry in manifest["blocks"]]
+    packed = {**manifest, "blocks": entries, "half": half or manifest.get("half", False)}
+    write_text(target / CARD, card)
     write_json(target / MANIFEST, packed)
+    for other in target.glob(PACKED.format("*")):
+        if other.name != name:
+            other.unlink()
     return packed
 
 
+def check_packing(out: Path | str, folder: Path | str) -> None:
+    """Raises unless the folder to pack into is empty or holds a packed model."""
+    target = Path(out)
+    if not target.exists():
+        return
+    allowed = {MANIFEST, CARD, *(path.name for path in target.glob(PACKED.format("*")))}
+    strangers = sorted(name for name in os.listdir(target) if name not in allowed)
+    if target.samefile(folder):
+        strangers = ["the run itself"]
+    elif (target / MANIFEST).exists() and not strangers:
+        files = {block["file"] for block in read_manifest(target)["blocks"]}
+        strangers = [MANIFEST] if not files <= allowed else []
+    if strangers:
+        raise UserError(f"{out}: expected an empty folder or a packed model to replace, found {strangers[0]!r}")
+
+
 def halved(tensor: Tensor) -> Tensor:
-    """The tensor in float16; single numbers stay as they are: a scale would lose more than it saves."""
-    return tensor.to(torch.float16) if tensor.is_floating_point() and tensor.numel() > 1 else tensor
+    """The tensor in float16."""
+    return tensor.to(torch.float16) if tensor.is_floating_point() else tensor
+
+
+def stays(key: str, tensor: Tensor) -> bool:
+    """What is not halved: scales, and the random layers, whose rounding would be as large as what their posterior says."""
+    return tensor.numel() == 1 or "last." in key
+
+
+@contextlib.contextmanager
+def alone(folder: Path | str) -> Iterator[None]:
+    """Raises when another process of this machine works in the folder; where the system knows no locks, nobody is asked."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(make_folder(folder), os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UserError(
+            f"{folder}: another process is training into this folder; wait for it, or choose another"
+        ) from None
+    finally:
+        os.close(handle)

@@ -132,12 +132,25 @@ def test_the_floor_is_the_least_variance() -> None:
     assert float(prediction.variance.max()) < 1e-8
 
 
-def test_the_slope_of_the_log_variance() -> None:
+def test_the_information_is_that_of_a_log_variance() -> None:
     block = block_of("heteroscedastic")
     assert isinstance(block.variance, VarianceNet)
-    z = torch.linspace(-12, 3, 7, dtype=torch.float64, requires_grad=True)
-    (expected,) = torch.autograd.grad(block.variance.of(z).log().sum(), z)
-    assert torch.allclose(block.variance.log_slope(z), expected, rtol=1e-9)
+    inputs_there, h = block.features(*inputs())
+    features, information = block.variance.information(inputs_there, h)
+    z = block.variance.last.mean(features).detach().requires_grad_()
+    (slope,) = torch.autograd.grad(block.variance.of(z).log().sum(), z)
+    assert torch.allclose(information, slope**2 / 2, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["homoscedastic", "heteroscedastic"])
+def test_a_variance_starts_where_it_is_told(kind: str) -> None:
+    block = block_of(kind)
+    assert block.variance is not None
+    for layer in block.variance.layers:
+        nn.init.zeros_(layer.weight)
+    block.variance.start(1e-4)
+    variance = block(*inputs(), MeanDraw()).variance
+    assert float(variance.mean()) == pytest.approx(1e-4, rel=1e-4)
 
 
 def test_the_gradient_is_scaled_on_its_way_in() -> None:

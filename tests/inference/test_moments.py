@@ -26,10 +26,10 @@ def test_streaming_is_the_same_as_all_at_once(cuts: list[int]) -> None:
     assert torch.allclose(found.image, mean.mean(0), rtol=1e-14)
     assert torch.allclose(found.epistemic, variance.mean(0) + mean.var(0, correction=0), rtol=1e-9)
     assert torch.allclose(found.aleatoric, aleatoric.mean(0), rtol=1e-12)
-    assert torch.allclose(found.image_error, mean.std(0, correction=0) / 40**0.5, rtol=1e-9)
-    assert torch.allclose(found.aleatoric_error, aleatoric.std(0, correction=0) / 40**0.5, rtol=1e-9)
+    assert torch.allclose(found.image_error, mean.std(0) / 40**0.5, rtol=1e-9)
+    assert torch.allclose(found.aleatoric_error, aleatoric.std(0) / 40**0.5, rtol=1e-9)
     terms = variance + (mean - mean.mean(0)) ** 2  # what the epistemic variance is the mean of
-    assert torch.allclose(found.epistemic_error, terms.std(0, correction=0) / 40**0.5, rtol=1e-6)
+    assert torch.allclose(found.epistemic_error, terms.std(0) / 40**0.5, rtol=1e-6)
 
 
 def test_single_precision_samples_do_not_cancel() -> None:

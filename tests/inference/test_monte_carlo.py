@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, relu, softplus
 
 from bayescade.blocks import deterministic, heteroscedastic
-from bayescade.blocks._block import Block, BlockSettings
+from bayescade.blocks._block import Block, BlockSettings, MeanDraw
 from bayescade.errors import UserError
 from bayescade.inference import monte_carlo
 from bayescade.inference.monte_carlo import InferenceSettings, draw_images, estimate
@@ -98,19 +98,18 @@ def test_the_answer_does_not_depend_on_how_samples_are_cut(draws: str, monkeypat
     assert torch.allclose(together.epistemic, alone.epistemic, rtol=1e-3, atol=1e-10)
 
 
-def test_the_answer_does_not_depend_on_how_images_are_cut() -> None:
+@pytest.mark.parametrize("draws", ["weights", "activations"])
+def test_the_answer_does_not_depend_on_how_images_are_cut(draws: str) -> None:
     cascade, (data, first) = cascade_of(), data_of(3)
-    together = estimate(cascade, data, first, InferenceSettings(), samples=20, seed=3)
+    settings = InferenceSettings(draws=draws)
+    together = estimate(cascade, data, first, settings, samples=20, seed=3)
+    noisy = draw_images(cascade, data, first, settings, samples=3, seed=3, aleatoric=True)
     for place in range(3):
         some = slice(place, place + 1)
-        alone = estimate(
-            cascade,
-            dataclasses.replace(data, sinogram=data.sinogram[some]),
-            first[some],
-            InferenceSettings(),
-            samples=20,
-            seed=3,
-        )
+        own = dataclasses.replace(data, sinogram=data.sinogram[some])
+        alone = estimate(cascade, own, first[some], settings, samples=20, seed=3, place=place)
+        one = draw_images(cascade, own, first[some], settings, samples=3, seed=3, aleatoric=True, place=place)
+        assert torch.allclose(noisy[:, some], one, atol=1e-5)
         assert torch.allclose(together.image[some], alone.image, atol=1e-6)
         assert torch.allclose(together.epistemic[some], alone.epistemic, rtol=1e-3, atol=1e-10)
 
@@ -122,6 +121,13 @@ def test_the_seed_is_the_answer() -> None:
     )
     assert torch.equal(one.epistemic, again.epistemic)
     assert not torch.equal(one.epistemic, other.epistemic)
+
+
+def test_one_sample_of_something_random_claims_no_error() -> None:
+    cascade, (data, first) = cascade_of(), data_of()
+    found = estimate(cascade, data, first, InferenceSettings(), samples=1, seed=0)
+    assert not found.has_errors
+    assert found.relative_error() == float("inf")
 
 
 def test_sampling_stops_at_the_tolerance() -> None:
@@ -137,7 +143,11 @@ def test_a_cascade_without_chance_needs_one_sample() -> None:
     cascade, (data, first) = cascade_of(kind=deterministic), data_of()
     found = estimate(cascade, data, first, InferenceSettings(), samples=100, seed=0)
     assert found.samples == 1
-    assert torch.allclose(found.image.float(), cascade.mean(data, first), atol=1e-6)
+    x = first
+    for place in range(len(cascade)):
+        x = cascade.block(place).image(x, data.gradient(x), MeanDraw())
+    assert torch.allclose(found.image.float(), x, atol=1e-6)
+    assert found.has_errors
     assert float(found.epistemic.max()) == 0
     assert found.aleatoric is None
 

@@ -1,9 +1,11 @@
 """`bayescade train` from the command line: methods, presets, resuming, killing, and the models that come out."""
 
+import dataclasses
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import torch
 
 from bayescade.cli import run
 from bayescade.data.simulate import Noise
+from bayescade.errors import Failure, UserError
 from bayescade.methods import bdgd_plus
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.pipeline import models
@@ -18,6 +21,7 @@ from bayescade.pipeline.models import load_model
 from bayescade.pipeline.train import train
 from bayescade.runs import pack
 from bayescade.testing import check_method
+from bayescade.training import greedy
 
 GEOMETRY = "bins = 15\nviews = 6\nimage_shape = [12, 12]\n"
 TINY = [
@@ -101,8 +105,12 @@ def test_other_ways_to_train(geometry: str, tmp_path: Path, capsys: pytest.Captu
         ]
     ):
         settings = [part for text in more for part in ("--set", text)]
-        answer = json.loads(said(capsys, command("bdgd-plus", geometry, tmp_path / str(place), "--json", *settings)))
-        assert answer["blocks"] == (0 if place == 2 else 2)
+        line = command("bdgd-plus", geometry, tmp_path / str(place), "--json", *settings)
+        if place == 2:
+            error = said(capsys, line, code=1)
+            assert "block 1 gained nothing on the validation images in 2 tries" in error
+        else:
+            assert json.loads(said(capsys, line))["blocks"] == 2
 
 
 def test_a_finished_run_is_not_trained_again(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +139,7 @@ def test_training_on_images_of_a_file(geometry: str, tmp_path: Path, capsys: pyt
         (["--set", "fit.epoch=3"], "unknown setting 'fit.epoch'; did you mean 'fit.epochs'?"),
         (["--set", "fit=3"], "setting fit: expected a table"),
         (["--set", "fit.epochs=many"], "setting fit.epochs: expected a whole number, got 'many'"),
-        (["--set", "greedy.loss=l1"], "setting loss: expected elbo"),
+        (["--set", "greedy.loss=l1"], "setting greedy.loss: expected elbo"),
         (["--set", "data.paper_set=true"], "images of 128 x 128"),
         (["--config", "nowhere.toml"], "nowhere.toml: there is no such file"),
         (["--case", "sparse-32"], "got both"),
@@ -158,7 +166,10 @@ def test_nan_stops_and_keeps_the_last_good_state(
     folder = tmp_path / "run"
     error = said(capsys, command("dgd", geometry, folder, "--set", "fit.learning_rate=1e20"), code=1)
     assert "block 1, epoch" in error
-    assert "try a smaller learning rate: --set fit.learning_rate=1e-3; the blocks before it are kept" in error
+    assert (
+        "the blocks before it are kept. Try a smaller learning rate in another folder: --set fit.learning_rate="
+        in error
+    )
     assert json.loads((folder / "manifest.json").read_text())["blocks"] == []
 
 
@@ -172,7 +183,116 @@ def test_what_was_trained_cannot_be_set_any_more(
     plain = load_model(folder, settings=["inference.analytic=false", "inference.draws=activations"])
     assert plain(torch.zeros(1, 1, 6, 15), samples=3).samples == 3
     error = said(capsys, ["evaluate", folder, "--case", "sparse-8", "--images", "2"], code=2)
-    assert "is for geo (6 views x 15 bins, 12 x 12 pixels), not for 8 views x 183 bins" in error
+    assert "is for geo: angles: expected 6 of them, the scan has 8" in error
+
+
+def test_a_cascade_that_ends_early_says_so(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second block finds nothing to gain."""
+    gains = iter([10.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0])
+    monkeypatch.setattr("bayescade.training.stage.Stage.psnr", lambda stage: next(gains, 20.0))
+    folder = tmp_path / "run"
+    line = command("dgd", geometry, folder, "--set", "greedy.restarts=1", "--json")
+    answer = json.loads(said(capsys, line))
+    assert answer["blocks"] == 1
+    assert "block 2 gained nothing on the validation images in 2 tries" in answer["warning"]
+    assert "block 2 gained nothing" in (folder / "card.md").read_text()
+    lines = (folder / "metrics.jsonl").read_text()
+    assert json.loads(said(capsys, line))["blocks"] == 1
+    assert (folder / "metrics.jsonl").read_text() == lines
+
+
+def test_a_try_that_fails_is_followed_by_another(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[float] = []
+    original = greedy.fit
+
+    def first_fails(*arguments: Any, **named: Any) -> None:
+        tries.append(arguments[3].learning_rate)
+        if len(tries) == 1:
+            raise Failure("epoch 1: the loss is nan")
+        original(*arguments, **named)
+
+    monkeypatch.setattr(greedy, "fit", first_fails)
+    line = command(
+        "dgd", geometry, tmp_path / "run", "--set", "greedy.restarts=2", "--set", "greedy.blocks=1", "--json"
+    )
+    answer = json.loads(said(capsys, line))
+    assert answer["blocks"] == 1
+    assert tries == [3e-3, 1.5e-3]
+    assert "needed 2 tries" in answer["warning"]
+
+
+def test_blank_images_are_no_harm(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = np.random.default_rng(0).random((10, 12, 12), dtype=np.float32)
+    images[[0, 9]] = 0
+    np.save(tmp_path / "images.npy", images)
+    line = command("bdgd-plus", geometry, tmp_path / "run", "--images", str(tmp_path / "images.npy"), "--json")
+    assert json.loads(said(capsys, line))["blocks"] == 2
+    np.save(tmp_path / "empty.npy", np.zeros((10, 12, 12), dtype=np.float32))
+    line = command("bdgd-plus", geometry, tmp_path / "other", "--images", str(tmp_path / "empty.npy"))
+    assert "images: expected" in said(capsys, line, code=2)
+
+
+def test_a_run_goes_on_with_the_same_images_only(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("run", "other"):
+        np.save(tmp_path / "images.npy", rng.random((10, 12, 12), dtype=np.float32))
+        line = command("dgd", geometry, tmp_path / "run", "--images", str(tmp_path / "images.npy"))
+        if name == "run":
+            said(capsys, line)
+        else:
+            assert "holds another run: images.sha256" in said(capsys, line, code=2)
+
+
+def test_a_scan_whose_angles_are_rounded_is_still_the_models(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, command("dgd", geometry, tmp_path / "run"))
+    own = load_model(str(tmp_path / "run")).geometry  # type: ignore[attr-defined]
+    rounded = dataclasses.replace(own, angles=np.float32(own.angles).astype(float))
+    assert load_model(str(tmp_path / "run"), rounded).sinogram_shape == (6, 15)
+    with pytest.raises(UserError, match=r"bin_width: expected 1.0, the scan has 1.5"):
+        load_model(str(tmp_path / "run"), dataclasses.replace(own, bin_width=1.5))
+
+
+def test_a_run_that_is_not_done_is_used_with_a_warning(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, command("dgd", geometry, tmp_path / "run"))
+    path = tmp_path / "run" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "status": "training", "blocks": manifest["blocks"][:1]}))
+    warning = load_model(str(tmp_path / "run"))(torch.zeros(1, 1, 6, 15)).warning
+    assert warning is not None
+    assert "is not trained to its end: 1 of 2 blocks" in warning
+
+
+def test_a_model_is_evaluated_with_its_own_noise(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, command("dgd", geometry, tmp_path / "run", "--noise", "0.2"))
+    rows = [
+        json.loads(said(capsys, ["evaluate", str(tmp_path / "run"), "--images", "3", *more, "--json"]))["rows"][0][
+            "psnr"
+        ]
+        for more in ([], ["--noise", "0.2"], ["--noise", "0.0"])
+    ]
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_packing_leaves_other_folders_alone(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("run", "other"):
+        said(capsys, command("dgd", geometry, tmp_path / name))
+    for target in ("run", "other"):
+        error = said(capsys, ["pack", str(tmp_path / "run"), "--out", str(tmp_path / target)], code=2)
+        assert "expected an empty folder or a packed model" in error
+    said(capsys, ["pack", str(tmp_path / "run"), "--out", str(tmp_path / "model")])
+    said(capsys, ["pack", str(tmp_path / "run"), "--out", str(tmp_path / "model")])  # the same again is fine
 
 
 def test_an_unfinished_or_foreign_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,6 +313,7 @@ def test_a_packed_run_gives_the_same_images(
     whole = load_model(str(tmp_path / "run"))(sinogram, samples=4)
     packed = load_model("bdgd-plus/tiny")(sinogram, samples=4)
     assert torch.allclose(whole.image, packed.image, atol=5e-3)
+    assert torch.allclose(whole.std, packed.std, rtol=0.02, atol=1e-6)
     assert "bdgd-plus/tiny" in said(capsys, ["models"])
 
 

@@ -10,13 +10,18 @@ and the Gaussian with independent weights that is nearest to it in KL(q || p) ha
 1 / (1 + G_dd / temperature). For a likelihood that is not Gaussian in the weights this is one step of Fisher scoring.
 """
 
+from typing import final
+
 import torch
 from torch import Tensor
 from torch.nn.functional import unfold
 
 from bayescade.bayes.layers import KERNEL, MeanFieldConv
 
+WORK_BYTES = 2**30  # of patches held at once
 
+
+@final
 class NormalEquations:
     """G and r, summed over pixels as they come, in float64."""
 
@@ -31,15 +36,16 @@ class NormalEquations:
         weight: Tensor,  # (batch, 1, height, width) w
         residual: Tensor,  # (batch, 1, height, width) e
     ) -> None:
-        """Adds the pixels of a batch."""
-        patches = unfold(
-            h if h.dtype == torch.float64 else h.float(), KERNEL, padding=KERNEL // 2
-        )  # (batch, channels * 9, pixels)
-        patches = torch.cat([patches, torch.ones_like(patches[:, :1])], 1)
-        root = weight.flatten(1)[:, None].sqrt()
-        whitened = patches * root
-        self.gram += torch.einsum("bdp,bep->de", whitened, whitened).double()
-        self.slope += torch.einsum("bdp,bp->d", whitened, (root * residual.flatten(1)[:, None])[:, 0]).double()
+        """Adds the pixels of a batch, as many images at a time as fit memory: their patches are large."""
+        h = h if h.dtype == torch.float64 else h.float()
+        at_once = max(1, WORK_BYTES // (4 * len(self.slope) * h[0, 0].numel() * h.element_size()))
+        parts = zip(h.split(at_once), weight.split(at_once), residual.split(at_once), strict=True)
+        for features, w, e in parts:
+            patches = unfold(features, KERNEL, padding=KERNEL // 2)  # (images, channels * 9, pixels)
+            patches = torch.cat([patches, torch.ones_like(patches[:, :1])], 1).transpose(0, 1).flatten(1)
+            weighted = patches * w.flatten()
+            self.gram += (weighted @ patches.T).double()
+            self.slope += (weighted @ e.flatten()).double()
 
     def posterior(self, mean: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
         """Mean (weights, then bias) and covariance of the exact posterior, seen from the present mean."""

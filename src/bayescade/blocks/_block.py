@@ -104,6 +104,8 @@ class WeightDraw(Draw):
 class Variance(nn.Module, ABC):
     """The variance around a block's output: the aleatoric part."""
 
+    floor: float = 0.0  # the least variance it can give
+
     @abstractmethod
     def forward(
         self,
@@ -122,7 +124,24 @@ class Variance(nn.Module, ABC):
     def layers(self) -> list[LastConv]:
         """Its random layers."""
 
+    @abstractmethod
+    def rescale(self, level: float) -> None:
+        """Sets the scale of its standard deviations, where it has one."""
 
+    @abstractmethod
+    def start(self, variance: float) -> None:
+        """Makes it give about this variance everywhere."""
+
+    @abstractmethod
+    def information(
+        self,
+        inputs: Tensor,  # (batch, 2, height, width)
+        h: Tensor,  # (batch, c, height, width)
+    ) -> tuple[Tensor, Tensor] | None:
+        """Input of its random layer and Fisher information of its output there, (batch, 1, height, width); None without one."""
+
+
+@final
 class Trunk(nn.Module):
     """The features of a block: a branch for the image, one for the gradient, and the common part."""
 

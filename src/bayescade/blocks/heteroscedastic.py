@@ -4,10 +4,11 @@ variance = (scale softplus(z))^2 + floor, z the output of a small network of the
 paper; at the size of the errors a wrong z is wrong by a factor, not by an exponent.
 """
 
+import math
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from bayescade.bayes.gaussian import expectation
@@ -55,9 +56,18 @@ class VarianceNet(Variance):
         """(scale softplus(z))^2 + floor."""
         return (self.scale * softplus(z)) ** 2 + self.floor
 
-    def log_slope(self, z: Tensor) -> Tensor:
-        """The derivative of the variance's logarithm with respect to z."""
-        return 2 * self.scale**2 * softplus(z) * torch.sigmoid(z) / self.of(z)
+    def rescale(self, level: float) -> None:
+        self.scale.fill_(level)
+
+    def start(self, variance: float) -> None:
+        nn.init.constant_(self.last.bias, math.log(math.expm1(math.sqrt(variance) / float(self.scale))))
+
+    def information(self, inputs: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        """(d log v / dz)^2 / 2: that of a Gaussian's log variance, through z."""
+        features = self.features(inputs, h)
+        z = self.last.mean(features)
+        slope = 2 * self.scale**2 * softplus(z) * torch.sigmoid(z) / self.of(z)
+        return features, slope**2 / 2
 
     @property
     def layers(self) -> list[LastConv]:

@@ -35,3 +35,12 @@ class OneVariance(Variance):
     @property
     def layers(self) -> list[LastConv]:
         return []
+
+    def rescale(self, level: float) -> None:
+        pass
+
+    def start(self, variance: float) -> None:
+        nn.init.constant_(self.log_std, math.log(variance) / 2)
+
+    def information(self, inputs: Tensor, h: Tensor) -> None:
+        return None

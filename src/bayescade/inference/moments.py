@@ -9,6 +9,7 @@ Sample variances divide by T. Everything is summed in float64 around the first d
 """
 
 import dataclasses
+from typing import final
 
 import torch
 from torch import Tensor
@@ -22,17 +23,21 @@ class Estimate:
     aleatoric: Tensor | None  # variance
     epistemic: Tensor  # variance
     samples: int
+    has_errors: bool  # whether the standard errors say anything: one sample of something random has none
     image_error: Tensor  # standard error of the image
     aleatoric_error: Tensor | None
     epistemic_error: Tensor  # of the variance
     epistemic_std_error: Tensor  # of its square root
 
     def relative_error(self) -> float:
-        """Mean standard error of the epistemic standard deviation over its mean."""
+        """Mean standard error of the epistemic standard deviation over its mean; infinite where it is not known."""
         std = float(self.epistemic.sqrt().mean())
+        if not self.has_errors:
+            return float("inf")
         return float(self.epistemic_std_error.mean()) / std if std > 0 else 0.0
 
 
+@final
 class StreamingMoments:
     """Sums over samples; `estimate` says what they amount to so far."""
 
@@ -62,7 +67,10 @@ class StreamingMoments:
             self.sums[name] = self.sums[name] + total if name in self.sums else total
         self.samples += len(mean)
 
-    def estimate(self) -> Estimate:
+    def estimate(
+        self,
+        chance: bool = True,  # whether anything was drawn; else one sample is exact
+    ) -> Estimate:
         """Mean, aleatoric and epistemic variance, and their standard errors by the delta method.
 
         The epistemic variance is mean u - (mean a)^2 with a counted from the first draw and u = v + a^2, so its error is
@@ -71,22 +79,24 @@ class StreamingMoments:
         if self.centre is None:
             raise ValueError("no samples were added")
         n = self.samples
+        freedom = max(n - 1, 1)  # of standard errors
         m = {name: total / n for name, total in self.sums.items()}
         epistemic = (m["u"] - m["a"] ** 2).clamp_min(0)
         var_a = (m["aa"] - m["a"] ** 2).clamp_min(0)
         var_u = m["uu"] - m["u"] ** 2
         covariance = m["ua"] - m["u"] * m["a"]
         var_epistemic = (var_u - 4 * m["a"] * covariance + 4 * m["a"] ** 2 * var_a).clamp_min(0)
-        epistemic_error = (var_epistemic / n).sqrt()
+        epistemic_error = (var_epistemic / freedom).sqrt()
         std = epistemic.sqrt()
         aleatoric = m.get("s")
-        aleatoric_error = ((m["ss"] - m["s"] ** 2).clamp_min(0) / n).sqrt() if aleatoric is not None else None
+        aleatoric_error = ((m["ss"] - m["s"] ** 2).clamp_min(0) / freedom).sqrt() if aleatoric is not None else None
         return Estimate(
             image=self.centre + m["a"],
             aleatoric=aleatoric,
             epistemic=epistemic,
             samples=n,
-            image_error=(var_a / n).sqrt(),
+            has_errors=n > 1 or not chance,
+            image_error=(var_a / freedom).sqrt(),
             aleatoric_error=aleatoric_error,
             epistemic_error=epistemic_error,
             epistemic_std_error=epistemic_error / (2 * torch.where(std > 0, std, 1)),

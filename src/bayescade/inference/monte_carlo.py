@@ -18,8 +18,11 @@ from bayescade.networks.cascade import Cascade, Data
 from bayescade.progress import Advance, quiet
 from bayescade.seeds import derived_seed
 
-CHUNK_BYTES = {"cpu": 2**27, "cuda": 2**33}  # of features held at once
-FEWEST = 8  # samples before a tolerance is believed
+CHUNK_BYTES = {"cpu": 2**27, "cuda": 2**33}  # of features held at once; on a GPU at most a quarter of what is free
+MOST_PASSES = 128
+LOOK_EVERY = (
+    8  # samples between looks at a tolerance, whatever the memory: so the answer does not depend on the machine
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +37,7 @@ class InferenceSettings:
         if self.draws not in ("weights", "activations"):
             raise UserError(f"setting draws: expected weights or activations, got '{self.draws}'")
         if not 0 <= self.tolerance < 1:
-            raise UserError(f"setting tolerance: expected a number from 0 to 1, got {self.tolerance}")
+            raise UserError(f"setting tolerance: expected at least 0 and less than 1, got {self.tolerance}")
 
 
 @torch.no_grad()
@@ -46,18 +49,21 @@ def estimate(
     *,
     samples: int,
     seed: int,
+    place: int = 0,  # of the first image among all
     advance: Advance = quiet,  # told of every sample
 ) -> Estimate:
     """Mean, aleatoric and epistemic variance of every image, from at most `samples` draws."""
     moments = StreamingMoments()
-    for run in sample_runs(cascade, data, first, settings, samples=samples, seed=seed, analytic=settings.analytic):
+    chance = is_random(cascade, settings.analytic)
+    runs = sample_runs(cascade, data, first, settings, settings.analytic, samples=samples, seed=seed, place=place)
+    for run in runs:
         moments.add(run.mean, run.variance, run.aleatoric)
         advance(len(run.mean))
-        if settings.tolerance and moments.samples >= FEWEST:
-            found = moments.estimate()
+        if settings.tolerance and moments.samples > 1:
+            found = moments.estimate(chance)
             if found.relative_error() <= settings.tolerance:
                 return found
-    return moments.estimate()
+    return moments.estimate(chance)
 
 
 @torch.no_grad()
@@ -70,14 +76,15 @@ def draw_images(
     samples: int,
     seed: int,
     aleatoric: bool,
+    place: int = 0,  # of the first image among all
 ) -> Tensor:
     """Draws of the image, (samples, batch, 1, height, width): of the model alone, or of model and data."""
     drawn = []
-    for run in sample_runs(cascade, data, first, settings, samples=samples, seed=seed, analytic=False):
+    for run in sample_runs(cascade, data, first, settings, False, samples=samples, seed=seed, place=place):
         image = run.mean
         if aleatoric and run.aleatoric is not None:
-            noise = [_normal(image.shape[1:], derived_seed(seed, "aleatoric", t)) for t in run.draws]
-            image = image + torch.stack(noise).to(image.device) * run.aleatoric.sqrt()
+            noise = torch.cat([normals(first, place, seed, "aleatoric", t) for t in run.draws])
+            image = image + noise.reshape(image.shape) * run.aleatoric.sqrt()
         drawn.append(image)
     return torch.cat(drawn)
 
@@ -97,27 +104,38 @@ def sample_runs(
     data: Data,
     first: Tensor,
     settings: InferenceSettings,
+    analytic: bool,
     *,
     samples: int,
     seed: int,
-    analytic: bool,
+    place: int,
 ) -> Iterator[SampleRun]:
     """The samples, as many at a time as fit memory comfortably."""
     if samples < 1:
         raise UserError(f"samples: expected at least 1, got {samples}")
-    blocks = [cascade.block(place) for place in range(len(cascade))]
-    drawn = blocks[:-1] if analytic else blocks
-    total = samples if any(block.layers for block in drawn) else 1  # without chance one sample is all there is
-    number = samples_at_once(cascade, first)
+    blocks = [cascade.block(number) for number in range(len(cascade))]
+    total = samples if is_random(cascade, analytic) else 1  # without chance one sample is all there is
+    number = LOOK_EVERY
+    if not settings.tolerance:
+        number = max(1, passes_at_once(cascade, (first.shape[-2], first.shape[-1]), first.device) // len(first))
     for begin in range(0, total, number):
-        yield sample(blocks, data, first, settings.draws, range(begin, min(begin + number, total)), seed, analytic)
+        draws = range(begin, min(begin + number, total))
+        yield sample(blocks, data, first, settings.draws, draws, seed, place, analytic)
 
 
-def samples_at_once(cascade: Cascade, first: Tensor) -> int:
-    """How many samples of the batch fit the memory set aside."""
-    widest = max(parameter.shape[1] for parameter in cascade.parameters() if parameter.ndim == 4)
-    bytes_each = 4 * 3 * widest * first.numel()
-    return max(1, min(128, CHUNK_BYTES[first.device.type] // bytes_each))
+def is_random(cascade: Cascade, analytic: bool) -> bool:
+    """Whether anything is drawn."""
+    drawn = len(cascade) - 1 if analytic else len(cascade)
+    return any(cascade.block(number).layers for number in range(drawn))
+
+
+def passes_at_once(cascade: Cascade, shape: tuple[int, int], device: torch.device) -> int:
+    """How many images, or samples of one, fit the memory set aside."""
+    widest = max(max(parameter.shape[:2]) for parameter in cascade.parameters() if parameter.ndim == 4)
+    room = CHUNK_BYTES[device.type]
+    if device.type == "cuda":
+        room = min(room, torch.cuda.mem_get_info(device)[0] // 4)
+    return max(1, min(MOST_PASSES, room // (4 * 3 * widest * shape[0] * shape[1])))
 
 
 def sample(
@@ -127,6 +145,7 @@ def sample(
     kind: str,  # weights or activations
     draws: range,
     seed: int,
+    place: int,  # of the first image among all
     analytic: bool,
 ) -> SampleRun:
     """Some draws, pushed through all blocks; the last one's weights are integrated where `analytic`."""
@@ -134,18 +153,18 @@ def sample(
     x = first if kind == "weights" else first.repeat(len(draws), 1, 1, 1)
     variance: Tensor | None = None
     aleatoric: Tensor | None = None
-    for place, block in enumerate(blocks):
+    for number, block in enumerate(blocks):
         gradient = data.gradient(x)
-        if analytic and place == len(blocks) - 1:
+        if analytic and number == len(blocks) - 1:
             moments, aleatoric = block.moments(x, gradient)
             x, variance = moments.mean, moments.variance
             break
         draw: Draw = MeanDraw()
         if block.layers and kind == "weights":
-            draw = WeightDraw(noise[place], shared=place == 0)
+            draw = WeightDraw(noise[number], shared=number == 0)
         elif block.layers:
-            draw = ActivationDraw(activation_noise(block, place, draws, seed, first))
-        if place < len(blocks) - 1:
+            draw = ActivationDraw(activation_noise(block, number, draws, seed, place, first))
+        if number < len(blocks) - 1:
             x = block.image(x, gradient, draw)
         else:
             prediction = block(x, gradient, draw)
@@ -173,14 +192,18 @@ def weight_noise(blocks: Sequence[Block], draws: range, seed: int, device: torch
     return [[torch.cat(layer).to(device) for layer in block] for block in noise]
 
 
-def activation_noise(block: Block, place: int, draws: range, seed: int, first: Tensor) -> list[Tensor]:
+def activation_noise(block: Block, number: int, draws: range, seed: int, place: int, first: Tensor) -> list[Tensor]:
     """Standard normals for every pixel of every sample, (samples * batch, 1, height, width) per random layer."""
-    layers: list[list[Tensor]] = [[] for _ in block.layers]
-    for t in draws:
-        for number, layer in enumerate(layers):
-            layer.append(_normal(first.shape, derived_seed(seed, "activations", t, place, number)))
-    return [torch.cat(layer).to(first.device) for layer in layers]
+    return [
+        torch.cat([normals(first, place, seed, "activations", t, number, layer) for t in draws])
+        for layer in range(len(block.layers))
+    ]
 
 
-def _normal(shape: torch.Size, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+def normals(like: Tensor, place: int, *names: int | str) -> Tensor:
+    """Standard normals like the images; those of an image depend on the names and its place only."""
+    drawn = []
+    for image in range(place, place + len(like)):
+        generator = torch.Generator().manual_seed(derived_seed(*names, image))
+        drawn.append(torch.randn((1, *like.shape[1:]), generator=generator))
+    return torch.cat(drawn).to(like.device)

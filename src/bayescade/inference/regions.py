@@ -17,7 +17,11 @@ MOST_PIXELS = 20_000  # of a covariance matrix
 
 @dataclasses.dataclass(frozen=True)
 class RegionMean:
-    """The mean over a region and how sure it is, one number per image."""
+    """The mean over a region and how sure it is, one number per image.
+
+    Only the epistemic part knows how pixels hang together; the aleatoric part takes them as independent and is too small for
+    errors that are not.
+    """
 
     mean: Tensor  # (batch,)
     aleatoric: Tensor  # (batch,) variance of the mean

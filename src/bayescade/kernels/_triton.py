@@ -1,5 +1,6 @@
 """Triton where it is installed; without it the kernels are names that nobody calls (`available` says which)."""
 
+import os
 from typing import Any
 
 try:
@@ -9,12 +10,17 @@ except ImportError:  # the CPU build of torch comes without
     triton = None
     tl = None
 
-__all__ = ["available", "cdiv", "jit", "tl"]
+__all__ = ["available", "cdiv", "interpreted", "jit", "tl"]
 
 
 def available() -> bool:
     """Whether kernels can be called."""
     return triton is not None
+
+
+def interpreted() -> bool:
+    """Whether kernels run on the CPU, one program after the other, as tests have it."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def jit(function: Any) -> Any:

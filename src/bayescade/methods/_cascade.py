@@ -5,7 +5,7 @@ The three differ in their block only (`bayescade.blocks`), and so in what they c
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -17,17 +17,18 @@ from bayescade.blocks._block import Block, BlockSettings, channels_last
 from bayescade.config import load_settings, settings_from
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.inference.monte_carlo import CHUNK_BYTES, InferenceSettings, draw_images, estimate
+from bayescade.inference.moments import Estimate
+from bayescade.inference.monte_carlo import InferenceSettings, draw_images, estimate, passes_at_once
 from bayescade.methods import fbp
 from bayescade.networks.cascade import Cascade, Data
-from bayescade.physics.geometry import Geometry, ParallelBeam
+from bayescade.physics.geometry import Geometry
 from bayescade.physics.linalg import norm
 from bayescade.progress import progress
 from bayescade.projectors import ray_transform
-from bayescade.results import Reconstruction, Reconstructor
+from bayescade.results import Reconstruction, Reconstructor, as_sinograms
 from bayescade.runs import Run, Tensors
 from bayescade.training.fit import FitSettings
-from bayescade.training.greedy import GreedySettings, Report, Trained, train_cascade
+from bayescade.training.greedy import GreedySettings, Report, train_cascade
 from bayescade.training.stage import Stage
 
 
@@ -42,9 +43,7 @@ class DataSettings:
     def __post_init__(self) -> None:
         for name in ("images", "validation_images"):
             if not 1 <= getattr(self, name) <= 10_000_000:
-                raise UserError(
-                    f"setting data.{name}: expected a whole number of at least 1, got {getattr(self, name)}"
-                )
+                raise UserError(f"setting {name}: expected a whole number of at least 1, got {getattr(self, name)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,10 +117,9 @@ def recommended_blocks(geometry: Geometry) -> int:
 
 
 def covered(geometry: Geometry) -> float:
-    """Degrees that the views cover, each standing for the arc around it; a fan's turn counts as half."""
+    """Degrees that the views cover, each standing for the arc around it."""
     angles = torch.tensor(geometry.angles, dtype=torch.float64).rad2deg()
-    arc = float(angles.max() - angles.min()) * geometry.views / max(geometry.views - 1, 1)
-    return arc if isinstance(geometry, ParallelBeam) else arc / 2
+    return float(angles.max() - angles.min()) * geometry.views / max(geometry.views - 1, 1)
 
 
 def train(
@@ -145,8 +143,8 @@ def train(
     def make(generator: torch.Generator) -> Block:
         return build_block(kind, settings.block, generator)
 
-    def keep(place: int, trained: Trained) -> None:
-        run.keep(place, trained.block.state_dict(), trained.record)
+    def keep(place: int, block: Block, record: dict[str, Any]) -> None:
+        run.keep(place, block.state_dict(), record)
 
     train_cascade(
         make,
@@ -157,21 +155,27 @@ def train(
         seed=seed,
         done=done,
         keep=keep,
+        end=run.end,
         report=report,
     )
 
 
 def load(
+    kind: str,  # of block
     name: str,
-    kind: str,
     geometry: Geometry,
-    settings: Mapping[str, Any],  # of the training, JSON values
+    manifest: Mapping[str, Any],
     weights: Sequence[Tensors],
     overrides: Sequence[str],  # "inference.key=value"
     device: torch.device | str,
 ) -> "TrainedCascade":
     """A trained cascade, ready to be called with sinograms."""
+    settings = manifest["settings"]
     parts = [field.name for field in dataclasses.fields(Settings)]
+    if any(part not in settings for part in parts):
+        raise UserError(
+            f"{name}: its manifest is damaged: expected the settings {', '.join(parts)}, got {', '.join(settings)}"
+        )
     trained = settings_from(Settings, {part: settings[part] for part in parts})
     if not weights:
         raise UserError(f"{name}: no block is trained yet; go on with the same train command")
@@ -183,7 +187,10 @@ def load(
             )
     chosen = load_settings(Settings, overrides=overrides, base=trained)
     cascade = Cascade([load_block(kind, trained, tensors) for tensors in weights])
-    return TrainedCascade(name, cascade, geometry, chosen, choose_device(device))
+    warning = None
+    if manifest.get("status") != "done":
+        warning = f"{name} is not trained to its end: {len(weights)} of {trained.greedy.blocks} blocks"
+    return TrainedCascade(name, cascade, geometry, chosen, choose_device(device), warning)
 
 
 def build_block(kind: str, settings: BlockSettings, generator: torch.Generator) -> Block:
@@ -209,9 +216,11 @@ class Physics:
     def __init__(self, geometry: Geometry, device: torch.device):
         self.operator = ray_transform(geometry, device)
         self.norm = norm(self.operator, device=device)
-        self.first: Callable[[Tensor], Tensor] = lambda y: fbp.build(geometry, fbp.Settings(), device).apply(
-            y, "ram-lak"
-        )
+        self.back_projection = fbp.build(geometry, fbp.Settings(), device)
+
+    def first(self, sinogram: Tensor) -> Tensor:
+        """The first image: FBP, not clipped."""
+        return self.back_projection.apply(sinogram, self.back_projection.settings.window)
 
     def data(self, sinogram: Tensor) -> Data:
         """What a cascade knows of some sinograms."""
@@ -227,77 +236,92 @@ class Physics:
 class TrainedCascade(Reconstructor):
     """A trained cascade: the image, and the data's and the model's doubt where its blocks know them."""
 
-    def __init__(self, name: str, cascade: Cascade, geometry: Geometry, settings: Settings, device: torch.device):
+    def __init__(
+        self,
+        name: str,
+        cascade: Cascade,
+        geometry: Geometry,
+        settings: Settings,
+        device: torch.device,
+        warning: str | None = None,
+    ):
         self.name = name
         self.cascade = cascade.to(device).eval().requires_grad_(False)
         channels_last(self.cascade)
         self.geometry = geometry
         self.settings = settings
         self.device = device
+        self.warning = warning
         self.sinogram_shape = geometry.sinogram_shape
         self.physics = Physics(geometry, device)
 
     def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
-        parts = sinogram.to(self.device).split(self._images_at_once())
-        found = []
+        found: list[Estimate] = []
         label = "samples, at most" if self.settings.inference.tolerance else "samples"
+        parts = list(self._parts(sinogram))
         with progress(label, samples * len(parts)) as advance:
-            for part in parts:
-                first = self.physics.first(part)
+            for place, part in parts:
                 found.append(
                     estimate(
                         self.cascade,
                         self.physics.data(part),
-                        first,
+                        self.physics.first(part),
                         self.settings.inference,
                         samples=samples,
                         seed=seed,
+                        place=place,
                         advance=advance,
                     )
                 )
-
-        def joined(name: str) -> Tensor | None:
-            maps = [getattr(part, name) for part in found]
-            return None if maps[0] is None else torch.cat(maps).float()
-
-        image = joined("image")
-        assert image is not None
         doubts = self.cascade.block(0).variance is not None
+        errors = doubts and all(part.has_errors for part in found)
+
+        def joined(name: str) -> Tensor:
+            return torch.cat([getattr(part, name) for part in found]).float()
+
         return Reconstruction(
-            image=image,
+            image=joined("image"),
             model=self.name,
             geometry=self.geometry.to_json(),
-            aleatoric=joined("aleatoric"),
+            aleatoric=joined("aleatoric") if doubts else None,
             epistemic=joined("epistemic") if doubts else None,
-            mc_standard_error=joined("epistemic_std_error") if doubts else None,
-            image_standard_error=joined("image_error") if doubts else None,
-            aleatoric_standard_error=joined("aleatoric_error") if doubts else None,
+            mc_standard_error=joined("epistemic_std_error") if errors else None,
+            image_standard_error=joined("image_error") if errors else None,
+            aleatoric_standard_error=joined("aleatoric_error") if errors else None,
             samples=max(part.samples for part in found) if doubts else 0,
             seed=seed,
             settings=json.dumps(dataclasses.asdict(self.settings)),
+            warning=self.warning,
         )
 
     def draws(
         self,
-        sinogram: Tensor,  # (batch, 1, views, bins)
+        sinogram: Any,  # as for a call
         *,
         samples: int,
         seed: int,
         aleatoric: bool = False,
     ) -> Tensor:
         """Draws of the image, (samples, batch, 1, height, width); with `aleatoric` as the data could also have it."""
-        sinogram = sinogram.to(self.device)
-        return draw_images(
-            self.cascade,
-            self.physics.data(sinogram),
-            self.physics.first(sinogram),
-            self.settings.inference,
-            samples=samples,
-            seed=seed,
-            aleatoric=aleatoric,
-        )
+        found = [
+            draw_images(
+                self.cascade,
+                self.physics.data(part),
+                self.physics.first(part),
+                self.settings.inference,
+                samples=samples,
+                seed=seed,
+                place=place,
+                aleatoric=aleatoric,
+            )
+            for place, part in self._parts(as_sinograms(sinogram, self.sinogram_shape))
+        ]
+        return torch.cat(found, 1)
 
-    def _images_at_once(self) -> int:
-        widest = 4 * self.settings.block.channels
-        pixels = self.geometry.image_shape[0] * self.geometry.image_shape[1]
-        return max(1, CHUNK_BYTES[self.device.type] // (12 * widest * pixels))
+    def _parts(self, sinogram: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Runs of sinograms that fit memory, each with the place of its first; alone where each decides when it is done."""
+        number = 1
+        if not self.settings.inference.tolerance:
+            number = passes_at_once(self.cascade, self.geometry.image_shape, self.device)
+        for place in range(0, len(sinogram), number):
+            yield place, sinogram[place : place + number].to(self.device)

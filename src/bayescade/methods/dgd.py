@@ -1,5 +1,7 @@
 """Deep gradient descent: a learned cascade that gives an image without uncertainty."""
 
+from functools import partial
+
 from bayescade.methods import _cascade
 
 ANY_GEOMETRY = False  # weights belong to a geometry
@@ -8,5 +10,5 @@ BLOCK = "deterministic"  # the kind of block on the shelf
 
 Settings = _cascade.Settings
 preset = _cascade.preset
-train = _cascade.train
-load = _cascade.load
+train = partial(_cascade.train, BLOCK)
+load = partial(_cascade.load, BLOCK)

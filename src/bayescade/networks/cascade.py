@@ -7,10 +7,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import final
 
-import torch
 from torch import Tensor, nn
 
-from bayescade.blocks._block import Block, MeanDraw
+from bayescade.blocks._block import Block
 from bayescade.physics.operator import LinearOperator
 
 
@@ -48,10 +47,3 @@ class Cascade(nn.Module):
         block = self.blocks[place]
         assert isinstance(block, Block)
         return block
-
-    @torch.no_grad()
-    def mean(self, data: Data, x: Tensor) -> Tensor:
-        """The image with the mean weights of every block: one pass, no chance."""
-        for place in range(len(self)):
-            x = self.block(place).image(x, data.gradient(x), MeanDraw())
-        return x

@@ -17,12 +17,13 @@ from bayescade.files import check_folder, make_folder, read_text, write_json, wr
 from bayescade.phantoms import ellipses, shepp_logan
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.pipeline.evaluate import score, score_row
-from bayescade.pipeline.models import list_models, load_model, model_scan
+from bayescade.pipeline.models import difference, list_models, load_model, model_folder, model_scan
 from bayescade.pipeline.paper_table import published
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scores import mean
 from bayescade.progress import Advance, progress
 from bayescade.projectors import ray_transform
+from bayescade.runs import read_manifest
 from bayescade.seeds import check_seed
 
 NOISE = Noise(relative=0.01)
@@ -38,6 +39,7 @@ class CellKey:
     samples: int
     seed: int
     settings: tuple[str, ...] = ()
+    weights: str | None = None  # hash of the model's weights, where it has any
     version: str = __version__
 
     def text(self) -> str:
@@ -82,7 +84,7 @@ def benchmark_paper(
     folder = make_folder(Path(out) / "cells") if out is not None else None
     truth = torch.cat([ellipses.paper_test(place)[:images], shepp_logan.generate(1, device=place)])
     keys = [
-        CellKey(name, case, images, samples, seed, tuple(settings))
+        CellKey(name, case, images, samples, seed, tuple(settings), weights_of(name, case))
         for case in cases or own_cases(names)
         for name in names
     ]
@@ -98,15 +100,36 @@ def benchmark_paper(
 def own_cases(names: Sequence[str]) -> Sequence[str]:
     """The paper's cases; for a trained model alone its own."""
     scan = model_scan(names[0]) if len(names) == 1 and names[0] not in shelf.names(methods) else None
-    return [scan[0]] if scan is not None else PAPER_CASES
+    if scan is None:
+        return PAPER_CASES
+    try:
+        case_geometry(scan[0])
+    except UserError:
+        raise UserError(
+            f"{names[0]}: this model is for a geometry of its own, '{scan[0]}'; use: bayescade evaluate"
+        ) from None
+    return [scan[0]]
 
 
 def model_of(name: str, case: str) -> str | None:
     """The model that fills a cell; None where there are no weights for it."""
-    if name not in shelf.names(methods) or shelf.take(methods, name).ANY_GEOMETRY:
+    if name not in shelf.names(methods):
+        scan = model_scan(name)
+        return name if scan is None or difference(scan[1], case_geometry(case)) is None else None
+    if shelf.take(methods, name).ANY_GEOMETRY:
         return name
     shipped = f"{name}/{case}"
     return shipped if any(model["name"] == shipped for model in list_models()) else None
+
+
+def weights_of(name: str, case: str) -> str | None:
+    """The hash of the weights that fill a cell."""
+    model = model_of(name, case)
+    folder = model_folder(model) if model is not None else None
+    if folder is None:
+        return None
+    hashes = [block["sha256"] for block in read_manifest(folder)["blocks"]]
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()[:16]
 
 
 def cell(

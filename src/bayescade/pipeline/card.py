@@ -6,7 +6,7 @@ from typing import Any
 from bayescade.physics.geometry import geometry_from_json
 
 
-def write_card(manifest: Mapping[str, Any], seconds: float) -> str:
+def write_card(manifest: Mapping[str, Any]) -> str:
     """The card as Markdown, from the manifest."""
     geometry = geometry_from_json(manifest["geometry"])
     settings, blocks = manifest["settings"], manifest["blocks"]
@@ -15,7 +15,8 @@ def write_card(manifest: Mapping[str, Any], seconds: float) -> str:
         f"{noise['photons']:g} photons per bin" if noise["photons"] else f"{100 * noise['relative']:g} % Gaussian noise"
     )
     kind = "the paper's own training ellipses" if settings["data"]["paper_set"] else "random ellipses"
-    images = settings["images"] or f"{settings['data']['images']} {kind}"
+    own = f"images of {settings['images']['name']}" if settings["images"] else f"{kind}, values in [0, 1]"
+    images = f"{settings['data']['images']} {own}"
     height, width = geometry.image_shape
     last = blocks[-1] if blocks else {}
     lines = [
@@ -23,10 +24,11 @@ def write_card(manifest: Mapping[str, Any], seconds: float) -> str:
         "",
         f"- **Scan**: {geometry.views} views x {geometry.bins} bins, {height} x {width} pixels, {level}; "
         f"geometry {manifest['geometry_hash']}",
-        f"- **Trained on**: {images}, values in [0, 1]; seed {manifest['seed']}, preset {manifest['preset']}",
+        f"- **Trained on**: {images}; seed {manifest['seed']}, preset {manifest['preset']}",
         f"- **Cascade**: {len(blocks)} blocks with {settings['block']['channels']} channels, "
         f"loss {settings['greedy']['loss']}, {settings['fit']['epochs']} epochs a block",
-        f"- **Training time**: {seconds:.1f} s on {manifest['device']} (precision {settings['fit']['precision']})",
+        f"- **Training time**: {manifest['training_seconds']:.1f} s on {manifest['device']} "
+        f"(precision {settings['fit']['precision']})",
         f"- **Validation**: {last.get('validation_psnr', float('nan')):.2f} dB on "
         f"{settings['data']['validation_images']} images of the validation split, mean weights",
     ]
@@ -46,7 +48,11 @@ def write_card(manifest: Mapping[str, Any], seconds: float) -> str:
             f"- **Posterior** of the last block: median log standard deviation {last['log_std']['start'][0]:.2f} at the start, "
             f"{last['log_std']['final'][0]:.2f} at the end; temperature {settings['greedy']['temperature']:g}"
         )
-    lines += [f"- **Warning**: {text}" for block in blocks for text in block["warnings"]]
+    if "variance_over_mse" in last:
+        lines.append(
+            f"- **Mean variance** over mean squared error on the validation images: {last['variance_over_mse']:.2f}"
+        )
+    lines += [f"- **Warning**: {text}" for text in warnings_of(manifest)]
     lines += [
         f"- **Made by** bayescade {manifest['versions']['bayescade']}, torch {manifest['versions']['torch']}. "
         "Licence: BSD-3-Clause",
@@ -55,3 +61,9 @@ def write_card(manifest: Mapping[str, Any], seconds: float) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def warnings_of(manifest: Mapping[str, Any]) -> list[str]:
+    """All warnings of a run."""
+    ended = manifest.get("ended", {}).get("warnings", [])
+    return [text for block in manifest["blocks"] for text in block["warnings"]] + ended

@@ -10,13 +10,14 @@ from bayescade.devices import choose_device
 from bayescade.figures.report import REPORT_FILES, write_report
 from bayescade.files import check_folder
 from bayescade.physics.geometry import Geometry
-from bayescade.pipeline.models import load_model, model_scan
+from bayescade.pipeline.models import load_model, model_folder, model_scan
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.pipeline.scores import Scores, mean, result_scores, uncertainty_row
 from bayescade.pipeline.simulate import choose_count
 from bayescade.progress import Advance, progress, quiet
 from bayescade.results import Reconstruction, Reconstructor, joined
+from bayescade.runs import read_manifest
 from bayescade.seeds import check_seed
 
 
@@ -27,7 +28,7 @@ def evaluate(
     geometry_file: str | None = None,
     truth: str | None = None,
     images: int | None = None,
-    noise: Noise,
+    noise: Noise | None = None,  # default: that of the model's training, or 1 %
     seed: int = 0,
     samples: int = 100,
     settings: Sequence[str] = (),
@@ -40,6 +41,7 @@ def evaluate(
     if report is not None:
         check_folder(report, *REPORT_FILES)
     name, geometry = model_geometry(model, case, geometry_file)
+    level = noise or model_noise(model)
     place = choose_device(device)
     method = load_model(model, geometry, settings=settings, device=place)
 
@@ -48,13 +50,13 @@ def evaluate(
     else:
         source = file_source(truth, geometry.image_shape)
     count = choose_count(images, source.count, default=100)
-    scans = scan_set(source, geometry, noise, seed=seed, count=count, device=place)
+    scans = scan_set(source, geometry, level, seed=seed, count=count, device=place)
     with progress(f"scoring {model} on {name}", count) as advance:
         scores, result = score(method, scans, geometry, samples=samples, seed=seed, advance=advance)
     row = score_row(model, name, count, scores, result.warning)
     if truth is None:
         head = image_source("shepp-logan", geometry.image_shape, seed=seed, device=place)
-        scans_head = scan_set(head, geometry, noise, seed=seed, count=1, device=place)
+        scans_head = scan_set(head, geometry, level, seed=seed, count=1, device=place)
         scores_head, result_head = score(method, scans_head, geometry, samples=samples, seed=seed)
         row["psnr_shepp_logan"] = mean(scores_head["psnr"])
         row["warning"] = row["warning"] or result_head.warning
@@ -68,6 +70,12 @@ def model_geometry(model: str, case: str | None, geometry_file: str | None) -> t
     """The scan a model is evaluated on: its own where it has one, unless another is asked for."""
     own = model_scan(model) if case is None and geometry_file is None else None
     return own or choose_geometry(case, geometry_file)
+
+
+def model_noise(model: str) -> Noise:
+    """The noise a model was trained with; 1 % for one that was not trained."""
+    folder = model_folder(model)
+    return Noise(**read_manifest(folder)["settings"]["noise"]) if folder is not None else Noise()
 
 
 def score(

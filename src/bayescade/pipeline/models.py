@@ -1,9 +1,11 @@
 """Models by name: methods for any geometry, shipped weights (`bdgd-plus/sparse-32`), and run folders."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bayescade import methods, shelf
@@ -13,6 +15,7 @@ from bayescade.physics.geometry import Geometry, geometry_from_json
 from bayescade.results import Reconstructor
 from bayescade.runs import MANIFEST, read_blocks, read_manifest
 
+CLOSE = 1e-5  # angles in radians, and lengths relative to themselves, that differ by less are the same
 ZOO = Path(__file__).parents[1] / "zoo"  # method/case/manifest.json, weights and card
 
 
@@ -40,9 +43,9 @@ def model_folder(name: str) -> Path | None:
     for model in models:
         if model["name"] == name:
             return Path(model["folder"]) if model["folder"] else None
-    if (Path(name) / MANIFEST).exists():
+    if name and is_file(Path(name) / MANIFEST):
         return Path(name)
-    if Path(name).is_dir():
+    if name and is_folder(name):
         raise UserError(
             f"{name}: expected a run folder, but there is no {MANIFEST} in it; train one with: bayescade train"
         )
@@ -56,21 +59,40 @@ def model_folder(name: str) -> Path | None:
     raise UserError(shelf.unknown("model", name, [*known, "a run folder"]))
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file, as far as one can see."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def is_folder(name: str) -> bool:
+    """Whether there is such a folder, as far as one can see."""
+    try:
+        return Path(name).is_dir()
+    except OSError:
+        return False
+
+
 def load_folder(
     name: str, folder: Path, geometry: Geometry | None, *, settings: Sequence[str], device: torch.device | str
 ) -> Reconstructor:
     """A trained model from its folder."""
     manifest = read_manifest(folder)
     own = geometry_from_json(manifest["geometry"])
-    if geometry is not None and geometry != own:
+    other = difference(own, geometry) if geometry is not None else None
+    if other is not None:
         raise UserError(
-            f"model '{name}' is for {manifest['case']} ({describe(own)}), not for {describe(geometry)}; "
+            f"model '{name}' is for {manifest['case']}: {other}; "
             f"train one for this scan: bayescade train {manifest['method']} --geometry ... --out RUN"
         )
     method = shelf.take(methods, manifest["method"])
-    model: Reconstructor = method.load(
-        name, method.BLOCK, own, manifest["settings"], read_blocks(folder, manifest), settings, device
-    )
+    if method.ANY_GEOMETRY:
+        raise UserError(
+            f"{folder}: its manifest names the method '{manifest['method']}', which has no weights; it is damaged"
+        )
+    model: Reconstructor = method.load(name, own, manifest, read_blocks(folder, manifest), settings, device)
     return model
 
 
@@ -83,10 +105,20 @@ def model_scan(name: str) -> tuple[str, Geometry] | None:
     return manifest["case"], geometry_from_json(manifest["geometry"])
 
 
-def describe(geometry: Geometry) -> str:
-    """A scan in a few words."""
-    height, width = geometry.image_shape
-    return f"{geometry.views} views x {geometry.bins} bins, {height} x {width} pixels"
+def difference(own: Geometry, other: Geometry) -> str | None:
+    """What the two scans differ in, in words; None where it is nothing but rounding."""
+    ours, theirs = json.loads(own.to_json()), json.loads(other.to_json())
+    for key in ours:
+        a, b = (np.asarray(values.get(key, "none")) for values in (ours, theirs))
+        if a.shape != b.shape:
+            return f"{key}: expected {a.size} of them, the scan has {b.size}"
+        if a.dtype.kind == "f" or b.dtype.kind == "f":
+            if np.allclose(a, b, rtol=CLOSE, atol=CLOSE):
+                continue
+        elif bool((a == b).all()):
+            continue
+        return f"{key}: expected {ours[key]!s:.60}, the scan has {theirs.get(key)!s:.60}"
+    return None
 
 
 def list_models() -> list[dict[str, Any]]:
@@ -100,15 +132,11 @@ def list_models() -> list[dict[str, Any]]:
                 {"name": name, "method": name, "case": "any", "folder": None, "scores": None, "about": sentence}
             )
         for manifest_path in sorted((ZOO / name).glob(f"*/{MANIFEST}")):
-            manifest = read_manifest(manifest_path.parent)
-            rows.append(
-                {
-                    "name": f"{name}/{manifest_path.parent.name}",
-                    "method": name,
-                    "case": manifest["case"],
-                    "folder": str(manifest_path.parent),
-                    "scores": manifest.get("scores"),
-                    "about": sentence,
-                }
-            )
+            folder = manifest_path.parent
+            row = {"name": f"{name}/{folder.name}", "method": name, "folder": str(folder)}
+            try:
+                manifest = read_manifest(folder)
+                rows.append({**row, "case": manifest["case"], "scores": manifest.get("scores"), "about": sentence})
+            except UserError:
+                rows.append({**row, "case": folder.name, "scores": None, "about": "damaged: install bayescade again"})
     return rows

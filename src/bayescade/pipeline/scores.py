@@ -67,6 +67,10 @@ def uncertainty_row(scores: Mapping[str, list[float | None]]) -> dict[str, Any] 
         return None
     row: dict[str, Any] = {"coverage_calibrated": None, "coverage_by_stratum": None}
     row["coverage"] = {f"{level:g}": means.pop(f"coverage:{level:g}") for level in LEVELS}
-    strata = {name: means.pop(name) for name in list(means) if name.startswith("coverage_by_stratum:")}
-    row["coverage_by_stratum"] = {name.partition(":")[2]: value for name, value in strata.items()}
+    strata = [name for name in list(means) if name.startswith("coverage_by_stratum:")]
+    row["coverage_by_stratum"] = {}
+    for name in strata:
+        means.pop(name)
+        there = [value for value in scores[f"uncertainty:{name}"] if value is not None]  # images that have such pixels
+        row["coverage_by_stratum"][name.partition(":")[2]] = mean(list(there))
     return {**means, **row}

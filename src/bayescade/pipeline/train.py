@@ -1,6 +1,7 @@
 """`bayescade train`: images, scans, a cascade trained block by block into a run folder, and its card."""
 
 import dataclasses
+import hashlib
 import platform
 import time
 from pathlib import Path
@@ -15,15 +16,16 @@ from bayescade.data.simulate import Noise, scan_batches
 from bayescade.data.sources import Source, file_source, image_source
 from bayescade.data.splits import split_seed
 from bayescade.devices import choose_device
-from bayescade.errors import UserError
+from bayescade.errors import Failure, UserError
+from bayescade.files import check_readable
 from bayescade.phantoms import ellipses
 from bayescade.physics.geometry import Geometry
-from bayescade.pipeline.card import write_card
+from bayescade.pipeline.card import warnings_of, write_card
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.progress import progress
-from bayescade.runs import Identity, Run
+from bayescade.runs import Identity, Run, alone
 from bayescade.seeds import check_seed
-from bayescade.training.tensorboard import tracker
+from bayescade.training.tensorboard import check_tracker, tracker
 
 
 def train(
@@ -54,13 +56,17 @@ def train(
         method_name,
         name,
         geometry.to_json(),
-        {**dataclasses.asdict(chosen), "noise": dataclasses.asdict(noise), "images": images},
+        {**dataclasses.asdict(chosen), "noise": dataclasses.asdict(noise), "images": content(images)},
         seed,
     )
-    run = Run.open(out, identity, {"preset": preset, "versions": versions(), "device": device_name(place)})
-    if run.manifest["status"] != "done":
+    check_tracker(tensorboard)
+    sources = training_sources(images, geometry, chosen.data, seed, place)
+    with alone(out):
+        run = Run.open(out, identity, {"preset": preset, "versions": versions(), "device": device_name(place)})
+        if run.manifest["status"] == "done":
+            run.blocks()  # still what they were
+            return summary(run)
         start = time.perf_counter()
-        sources = training_sources(images, geometry, chosen.data, seed, place)
         training = scans(sources[0], geometry, noise, split_seed(seed, "train"), chosen.data.images, place)
         validation = scans(
             sources[1], geometry, noise, split_seed(seed, "validation"), chosen.data.validation_images, place
@@ -72,10 +78,21 @@ def train(
                 run.report(line)
                 track(line)
 
-            method.train(method.BLOCK, geometry, training, validation, chosen, run, seed=seed, report=report)
-        seconds = sum(block["seconds"] for block in run.manifest["blocks"])
-        run.finish({"training_seconds": seconds, "data_seconds": data_seconds}, write_card(run.manifest, seconds))
-    return summary(run)
+            method.train(geometry, training, validation, chosen, run, seed=seed, report=report)
+        if not run.manifest["blocks"]:
+            said = warnings_of(run.manifest)[0]
+            raise Failure(f"{out}: {said}: nothing was learned; look at the images and the noise")
+        times = {"training_seconds": run.seconds, "data_seconds": data_seconds}
+        run.finish(times, write_card({**run.manifest, **times}))
+        return summary(run)
+
+
+def content(images: str | None) -> dict[str, str] | None:
+    """The name and the hash of an image file: a run goes on with the same images only."""
+    if images is None:
+        return None
+    check_readable(images)
+    return {"name": Path(images).name, "sha256": hashlib.sha256(Path(images).read_bytes()).hexdigest()}
 
 
 def training_sources(
@@ -143,5 +160,5 @@ def summary(run: Run) -> dict[str, Any]:
         "blocks": len(manifest["blocks"]),
         "validation_psnr": last.get("validation_psnr"),
         "training_seconds": manifest["training_seconds"],
-        "warning": "; ".join(text for block in manifest["blocks"] for text in block["warnings"]) or None,
+        "warning": "; ".join(warnings_of(manifest)) or None,
     }

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from bayescade.bayes.gaussian import Gaussian
+from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks._block import ActivationDraw, Block, MeanDraw
 from bayescade.blocks._fused import fused
 from bayescade.errors import Failure, UserError
-from bayescade.kernels._triton import available
+from bayescade.kernels._triton import available, interpreted
 from bayescade.seeds import derived_seed
 from bayescade.training.losses import Loss
 from bayescade.training.stage import Stage
@@ -40,7 +41,7 @@ class FitSettings:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch"):
             if not 1 <= getattr(self, name) <= 1_000_000:
-                raise UserError(f"setting {name}: expected a whole number of at least 1, got {getattr(self, name)}")
+                raise UserError(f"setting {name}: expected a whole number from 1 to 1000000, got {getattr(self, name)}")
         for name in ("learning_rate", "posterior_rate"):
             if not 0 < getattr(self, name) < 1e30:
                 raise UserError(f"setting {name}: expected a positive number, got {getattr(self, name)}")
@@ -48,7 +49,7 @@ class FitSettings:
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"setting {name}: expected a number of at least 0, got {getattr(self, name)}")
         if not 0 <= self.warm_up < 1:
-            raise UserError(f"setting warm_up: expected a part from 0 to 1, got {self.warm_up}")
+            raise UserError(f"setting warm_up: expected at least 0 and less than 1, got {self.warm_up}")
         if self.kernels not in KERNELS:
             raise UserError(f"setting kernels: expected {', '.join(KERNELS)}, got '{self.kernels}'")
         if self.precision not in PRECISIONS:
@@ -89,9 +90,7 @@ def fit(
                 total += step.run(rate)
             mean = float(total) / per_epoch
             if not math.isfinite(mean):
-                raise Failure(
-                    f"epoch {epoch + 1}: the loss is {mean}; try a smaller learning rate: --set fit.learning_rate=1e-3"
-                )
+                raise Failure(f"epoch {epoch + 1}: the loss is {mean}")
             on_epoch(epoch, mean, rate)
 
 
@@ -108,7 +107,7 @@ def schedule(settings: FitSettings, steps: int) -> Iterator[float]:
 def adam(block: Block, settings: FitSettings, learning: set[nn.Parameter]) -> torch.optim.Adam:
     """Adam with weight decay on what is not random, and the posterior's spread at its own rate."""
     means = [layer.weight for layer in block.layers]
-    spreads = [parameter for name, parameter in block.named_parameters() if name.endswith("log_std")]
+    spreads = [layer.log_std for layer in block.layers if isinstance(layer, MeanFieldConv)]
     free = {*means, *spreads}
     groups: list[dict[str, Any]] = [
         {
@@ -135,10 +134,10 @@ def precision_on(device: torch.device, precision: str) -> str:
     return precision if precision != "auto" else ("bf16" if device.type == "cuda" else "float32")
 
 
-def use_fused(kernels: str) -> bool:
+def use_fused(kernels: str, device: torch.device) -> bool:
     """Whether the fused kernels do the work."""
-    if kernels == "fused" and not available():
-        raise UserError("setting kernels: fused needs Triton, which is not installed; use: --set fit.kernels=plain")
+    if kernels == "fused" and not (available() and (device.type == "cuda" or interpreted())):
+        raise UserError("setting kernels: fused needs a GPU and Triton; use: --set fit.kernels=plain")
     return kernels == "fused"
 
 
@@ -166,7 +165,7 @@ class Step:
         precision = precision_on(stage.image.device, settings.precision)
         self.mixed = precision == "bf16"
         self.features = torch.bfloat16 if self.mixed else stage.image.dtype
-        self.fused = use_fused(settings.kernels)
+        self.fused = use_fused(settings.kernels, stage.image.device)
         shape = (batch, *stage.image.shape[1:])
         new = stage.image.new_empty
         self.image, self.gradient, self.truth = new(shape), new(shape), new(shape)

@@ -4,7 +4,6 @@ Everything depends on the settings, the seed and the stages only: a run that was
 taken up again behind the last block that was kept.
 """
 
-import copy
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
@@ -16,8 +15,6 @@ from torch import nn
 from bayescade.bayes.last_layer import NormalEquations
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks._block import Block, MeanDraw, channels_last
-from bayescade.blocks.heteroscedastic import VarianceNet
-from bayescade.blocks.homoscedastic import OneVariance
 from bayescade.errors import Failure, UserError
 from bayescade.progress import Advance, progress
 from bayescade.seeds import derived_seed
@@ -30,6 +27,7 @@ Make = Callable[[torch.Generator], Block]
 REFITS = ("none", "spread", "full")
 MEAN_SHARE = 2 / 3  # of the epochs, in mean-first
 STILL = 0.1  # a posterior whose log standard deviations move less than this has not learned
+FAR_OFF = 4.0  # factor between mean variance and mean squared error at which the variance is not to be believed
 COLLAPSED = 0.5  # share of pixels at the variance floor at which the variance says nothing
 REFIT_BATCH = 64
 
@@ -45,7 +43,7 @@ class GreedySettings:
     # The posterior in closed form after training: none, spread (standard deviations), full (the mean of the image's layer too).
     refit: str = "spread"
     sampling: str = "weights"  # noise of the images that go on to the next block: mean, activations, weights
-    redraw: int = 0  # epochs between new draws of that noise; 0 = one draw for all epochs
+    redraw: int = 3  # epochs between new draws of the noise of the block before; 0 = one draw for all epochs
     warm_start: bool = True  # a block starts from the weights of the one before
     gradient_level: float = 0.3  # standard deviation of the gradient input over the training set; 0 = as it comes
     # Scale of a block's output over the root mean square error of the images that come in, which then also is the scale of its
@@ -71,14 +69,15 @@ class GreedySettings:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A block and what is to be said about it."""
+    """A block and what is to be said about it; no block where no try gained anything."""
 
-    block: Block
+    block: Block | None
     record: dict[str, Any]  # JSON values
 
 
 Report = Callable[[dict[str, Any]], None]  # a line of metrics
-Keep = Callable[[int, Trained], None]  # (place, block): called as soon as a block is done
+Keep = Callable[[int, Block, dict[str, Any]], None]  # (place, block, record): called as soon as a block is done
+End = Callable[[dict[str, Any]], None]  # (record): called when the cascade ends before its time
 
 
 def train_cascade(
@@ -90,7 +89,8 @@ def train_cascade(
     *,
     seed: int,
     done: Sequence[Block] = (),  # blocks that an earlier run has kept
-    keep: Keep = lambda place, trained: None,
+    keep: Keep = lambda place, block, record: None,
+    end: End = lambda record: None,
     report: Report = lambda line: None,
 ) -> list[Block]:
     """The blocks; fewer than asked for where even new tries of one gained nothing."""
@@ -109,12 +109,12 @@ def train_cascade(
             trained = train_block(
                 make, previous, stages, watched, settings, fitting, place, seed, report, advance_total
             )
-            if trained is None:
-                report({"block": place + 1, "dead": True})
+            if trained.block is None:
+                end(trained.record)
                 break
-            keep(place, trained)
+            keep(place, trained.block, trained.record)
             blocks.append(trained.block)
-            before = inputs
+            before = inputs if settings.redraw else None
             inputs = next_stage(trained.block, place, inputs, settings, seed=seed, batch=fitting.batch)
             watched = advance(trained.block, watched, "mean", seed=0, batch=fitting.batch)
     return blocks
@@ -147,37 +147,52 @@ def train_block(
     seed: int,
     report: Report,
     advance_total: Advance,
-) -> Trained | None:
-    """One block, with new tries where it gains nothing on the validation images; None if none of them does.
+) -> Trained:
+    """One block, with new tries where it gains nothing on the validation images or its loss is not a number.
 
     Without new tries (the paper) the block is taken as it is.
     """
     start = time.perf_counter()
     baseline = validation.psnr()
     tries: list[Trained] = []
+    failures: list[str] = []
     for attempt in range(settings.restarts + 1):
         rate = fitting.learning_rate / 2**attempt
         fitted = dataclasses.replace(
             fitting, learning_rate=rate, final_learning_rate=min(fitting.final_learning_rate, rate)
         )
         warm = previous if settings.warm_start and attempt == 0 else None
-        trained = attempt_block(
-            make, warm, stages, validation, settings, fitted, place, attempt, seed, report, advance_total
-        )
+        try:
+            trained = attempt_block(
+                make, warm, stages, validation, settings, fitted, place, attempt, seed, report, advance_total
+            )
+        except Failure as failure:
+            failures.append(str(failure))
+            report({"block": place + 1, "try": attempt + 1, "failed": str(failure)})
+            continue
         tries.append(trained)
         if trained.record["validation_psnr"] - baseline > settings.least_gain:
             break
+    if not tries:
+        raise Failure(
+            f"block {place + 1}, {failures[-1]}; the blocks before it are kept. Try a smaller learning rate in another folder: "
+            f"--set fit.learning_rate={fitting.learning_rate / 10:g}"
+        )
     best = max(tries, key=lambda trained: trained.record["validation_psnr"])
     gain = best.record["validation_psnr"] - baseline
+    number = len(tries) + len(failures)
+    record = {**best.record, "gain": gain, "tries": number, "seconds": time.perf_counter() - start}
     if gain <= settings.least_gain and settings.restarts:
-        return None
-    warnings = list(best.record["warnings"])
-    if len(tries) > 1:
-        warnings.append(f"block {place + 1}: needed {len(tries)} tries to gain on the validation images")
+        said = (
+            f"block {place + 1} gained nothing on the validation images in {number} tries; the cascade ends before it"
+        )
+        return Trained(None, {"block": place + 1, "tries": number, "seconds": record["seconds"], "warnings": [said]})
+    if number > 1:
+        said = f"block {place + 1}: needed {number} tries to gain on the validation images"
+        record["warnings"] = [*record["warnings"], said]
     elif gain <= settings.least_gain:
-        warnings.append(f"block {place + 1}: gained {gain:.2f} dB on the validation images")
-    record = {**best.record, "gain": gain, "tries": len(tries), "warnings": warnings}
-    record["seconds"] = time.perf_counter() - start
+        said = f"block {place + 1}: gained {gain:.2f} dB on the validation images"
+        record["warnings"] = [*record["warnings"], said]
     return Trained(best.block, record)
 
 
@@ -197,17 +212,13 @@ def attempt_block(
     """One try at a block."""
     stage = stages(0)
     device = stage.image.device
-    fresh = make(torch.Generator().manual_seed(derived_seed(seed, "weights", place, attempt))).to(device)
-    start_spread = spread_of(fresh)
-    block = copy.deepcopy(warm) if warm is not None else fresh
-    if settings.gradient_level:
-        block.gradient_scale.fill_(settings.gradient_level / float(stage.gradient.std()))
-    if settings.output_level:
-        block.output_scale.fill_(settings.output_level * stage.mse() ** 0.5)
-        if isinstance(block.variance, VarianceNet):
-            block.variance.scale.fill_(stage.mse() ** 0.5)
-    if warm is None and settings.warm_start:
-        start_variance(block, stage.mse())
+    block = make(torch.Generator().manual_seed(derived_seed(seed, "weights", place, attempt))).to(device)
+    if warm is not None:
+        warm_up(block, warm)
+    rescale(block, stage, settings)
+    if warm is None and settings.warm_start and block.variance is not None:
+        block.variance.start(stage.mse())
+    start_spread = spread_of(block)
     channels_last(block)
 
     with progress(f"block {place + 1} of {settings.blocks}", fitting.epochs) as advance_block:
@@ -223,11 +234,8 @@ def attempt_block(
                 if attempt == 0:
                     advance_total(1, note)
 
-            try:
-                run_seed = derived_seed(seed, "fit", place, attempt, done)
-                fit(block, stages, loss, part, seed=run_seed, parameters=parameters, on_epoch=on_epoch)
-            except Failure as failure:
-                raise Failure(f"block {place + 1}, {failure}; the blocks before it are kept") from None
+            run_seed = derived_seed(seed, "fit", place, attempt, done)
+            fit(block, stages, loss, part, seed=run_seed, parameters=parameters, on_epoch=on_epoch)
             done += part.epochs
     trained_spread = spread_of(block)
     if settings.refit != "none":
@@ -246,7 +254,7 @@ def phases(
     if settings.loss == "elbo":
         return [(losses.elbo(images, temperature), fitting, None)]
     if settings.loss == "elbo-as-released":
-        return [(losses.elbo_as_released(images), fitting, None)]
+        return [(losses.elbo_as_released(images, temperature), fitting, None)]
     if settings.loss == "side-by-side":
         return [(losses.side_by_side(images, temperature), fitting, None)]
     if settings.loss == "beta-nll" or block.variance is None:
@@ -254,7 +262,7 @@ def phases(
     first = max(1, round(MEAN_SHARE * fitting.epochs))
     second = max(1, fitting.epochs - first)
     return [
-        (losses.squared_error(images), dataclasses.replace(fitting, epochs=first), None),
+        (losses.squared_error, dataclasses.replace(fitting, epochs=first), None),
         (
             losses.variance_nll(images, temperature),
             dataclasses.replace(fitting, epochs=second),
@@ -263,53 +271,61 @@ def phases(
     ]
 
 
-def start_variance(block: Block, mse: float) -> None:
-    """The variance of a fresh block starts at the mean squared error of its input, not at an arbitrary number."""
-    if isinstance(block.variance, OneVariance):
-        nn.init.constant_(block.variance.log_std, torch.tensor(mse).log().item() / 2)
-    if isinstance(block.variance, VarianceNet):
-        ratio = torch.tensor(mse).sqrt() / block.variance.scale.cpu()
-        nn.init.constant_(block.variance.last.bias, ratio.expm1().log().item())
+def warm_up(block: Block, previous: Block) -> None:
+    """Starts the block from the weights of the one before; the spread of its random weights starts afresh.
+
+    A refitted spread is that of the prior where a feature never occurred: too wide a start for one that comes to life.
+    """
+    afresh = {name: value for name, value in block.state_dict().items() if name.endswith("last.log_std")}
+    block.load_state_dict({**previous.state_dict(), **afresh})
 
 
+def rescale(block: Block, stage: Stage, settings: GreedySettings) -> None:
+    """Sets the scales of the gradient, the output and the standard deviations to the images that come in."""
+    level, size = stage.mse() ** 0.5, float(stage.gradient.std())
+    if not (level > 0 and size > 0):
+        raise UserError("training images: expected images that FBP does not give back exactly; are they all empty?")
+    if settings.gradient_level:
+        block.gradient_scale.fill_(settings.gradient_level / size)
+    if settings.output_level:
+        block.output_scale.fill_(settings.output_level * level)
+        if block.variance is not None:
+            block.variance.rescale(level)
+
+
+@torch.no_grad()
 def refit(block: Block, stage: Stage, temperature: float, move: bool) -> None:
     """The posterior of the random layers under the honest likelihood of the stage, the features frozen.
 
-    The image's layer sees precision 1 / v where the ReLU is open; the variance's layer has Fisher information
-    (d log v / dz)^2 / 2, and keeps its mean, which was fitted by the likelihood. One variance for all pixels becomes the mean
-    squared error.
+    The image's layer sees precision output_scale^2 / v where the ReLU is open. The variance's layer has its Fisher information,
+    and keeps its mean, which was fitted by the likelihood. One variance for all pixels becomes the mean squared error.
     """
-    if isinstance(block.variance, OneVariance):
-        squares = 0.0
-        for some, prediction in predictions(block, stage, lambda count: MeanDraw(), REFIT_BATCH):
-            squares += float(((stage.truth[some] - prediction.mean) ** 2).sum(dtype=torch.float64))
-        nn.init.constant_(block.variance.log_std, torch.tensor(squares / stage.truth.numel()).log().item() / 2)
+    if block.variance is None:
+        return
     equations = [NormalEquations(layer) for layer in random_layers(block)]
-    with torch.no_grad():
-        for first in range(0, len(stage), REFIT_BATCH):
-            some = slice(first, first + REFIT_BATCH)
-            add_normal_equations(block, stage, some, equations)
+    for first in range(0, len(stage), REFIT_BATCH):
+        add_normal_equations(block, stage, slice(first, first + REFIT_BATCH), equations)
     for place, (layer, sums) in enumerate(zip(random_layers(block), equations, strict=True)):
         sums.refit(layer, temperature=temperature, move=move and place == 0)
+    if not block.variance.layers:
+        image = images_behind(block, stage, lambda count: MeanDraw(), REFIT_BATCH)
+        block.variance.start(float(((stage.truth - image) ** 2).mean(dtype=torch.float64)))
 
 
 def add_normal_equations(block: Block, stage: Stage, some: slice, equations: list[NormalEquations]) -> None:
     """Adds some images of the stage to the equations of the random layers."""
-    if block.variance is None:
-        return
-    x, truth = stage.image[some], stage.truth[some]
+    assert block.variance is not None
+    x = stage.image[some]
     inputs, h = block.features(x, stage.gradient[some])
     scale = block.output_scale
     mean = x + scale * block.last.mean(h)
     variance = block.variance(inputs, h, MeanDraw()).expand_as(x)
-    residual = truth - mean.clamp_min(0)
+    residual = stage.truth[some] - mean.clamp_min(0)
     equations[0].add(h, scale**2 * (mean > 0) / variance, residual / scale)
-    if isinstance(block.variance, VarianceNet):
-        features = block.variance.features(inputs, h)
-        z = block.variance.last.mean(features)
-        slope = block.variance.log_slope(z)
-        safe = slope.clamp_min(1e-6)
-        equations[1].add(features, slope**2 / 2, (residual**2 / variance - 1) / safe)
+    known = block.variance.information(inputs, h)
+    if known is not None:
+        features, information = known
+        equations[1].add(features, information, torch.zeros_like(information))
 
 
 def random_layers(block: Block) -> list[MeanFieldConv]:
@@ -346,13 +362,21 @@ def describe(
         if not refitted and abs(final[0] - start[0]) < STILL:
             warnings.append(f"block {place + 1}: the posterior has not moved from its start; epistemic maps say little")
     if block.variance is not None:
-        scores = []
-        at_floor = []
+        scores, at_floor, ratios = [], [], []
         for some, prediction in predictions(block, validation, lambda count: MeanDraw(), batch):
-            scores.append(losses.nll(prediction, validation.truth[some]).flatten(1).mean(1))
-            if isinstance(block.variance, VarianceNet) and prediction.variance is not None:
+            truth = validation.truth[some]
+            scores.append(losses.nll(prediction, truth).flatten(1).mean(1))
+            assert prediction.variance is not None
+            ratios += [prediction.variance.mean() * len(truth), ((truth - prediction.mean) ** 2).mean() * len(truth)]
+            if block.variance.layers:
                 at_floor.append((prediction.variance < 2 * block.variance.floor).float().flatten(1).mean(1))
         record["validation_nll"] = float(torch.cat(scores).mean())
+        claimed, found = float(sum(ratios[::2])), float(sum(ratios[1::2]))
+        record["variance_over_mse"] = claimed / max(found, 1e-30)
+        if not 1 / FAR_OFF < record["variance_over_mse"] < FAR_OFF:
+            warnings.append(
+                f"block {place + 1}: the mean variance is {record['variance_over_mse']:.2g} times the mean squared error"
+            )
         if at_floor:
             record["share_at_floor"] = float(torch.cat(at_floor).mean())
             if record["share_at_floor"] > COLLAPSED:

@@ -14,6 +14,7 @@ from bayescade.errors import UserError
 
 Loss = Callable[[Gaussian, Tensor, Tensor], Tensor]  # (prediction, truth, KL) -> a number
 
+LEAST = 1e-20  # mean squared error, below which there is nothing left to learn
 LOSSES = ("elbo", "elbo-as-released", "beta-nll", "side-by-side", "mean-first")
 
 
@@ -39,7 +40,7 @@ def elbo(images: int, temperature: float = 1.0) -> Loss:
     return loss
 
 
-def elbo_as_released(images: int) -> Loss:
+def elbo_as_released(images: int, temperature: float = 1.0) -> Loss:
     """The paper's, but the log of one variance for all pixels is counted once per image, as in the authors' code.
 
     The fitted standard deviation is sqrt(pixels) times too large. A variance per pixel is counted as it should be.
@@ -48,9 +49,9 @@ def elbo_as_released(images: int) -> Loss:
     def loss(prediction: Gaussian, truth: Tensor, kl: Tensor) -> Tensor:
         variance = prediction.variance
         if variance is None or variance.shape[-1] != 1:
-            return elbo(images)(prediction, truth, kl)
+            return elbo(images, temperature)(prediction, truth, kl)
         squares = ((truth - prediction.mean) ** 2 / variance).sum()
-        return (squares + len(truth) * torch.log(variance).sum()) / 2 + len(truth) / images * kl
+        return (squares + len(truth) * torch.log(variance).sum()) / 2 + temperature * len(truth) / images * kl
 
     return loss
 
@@ -80,7 +81,7 @@ def side_by_side(images: int, temperature: float = 1.0) -> Loss:
 
     def loss(prediction: Gaussian, truth: Tensor, kl: Tensor) -> Tensor:
         squares = (truth - prediction.mean) ** 2
-        image = squares.mean() / (2 * squares.detach().mean())
+        image = squares.mean() / (2 * squares.detach().mean().clamp_min(LEAST))
         if prediction.variance is None:
             return image
         return image + variance_nll(images, temperature)(prediction, truth, kl)
@@ -88,13 +89,9 @@ def side_by_side(images: int, temperature: float = 1.0) -> Loss:
     return loss
 
 
-def squared_error(images: int, temperature: float = 1.0) -> Loss:
+def squared_error(prediction: Gaussian, truth: Tensor, kl: Tensor) -> Tensor:
     """Half the mean squared error: the first part of mean-first."""
-
-    def loss(prediction: Gaussian, truth: Tensor, kl: Tensor) -> Tensor:
-        return ((truth - prediction.mean) ** 2).mean() / 2 + 0 * kl
-
-    return loss
+    return ((truth - prediction.mean) ** 2).mean() / 2 + 0 * kl
 
 
 def variance_nll(images: int, temperature: float = 1.0) -> Loss:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bayescade.bayes.gaussian import Gaussian
 from bayescade.blocks._block import ActivationDraw, Block, Draw, MeanDraw, WeightDraw
+from bayescade.errors import UserError
 from bayescade.metrics.psnr import psnr
 from bayescade.networks.cascade import Data
 
@@ -33,8 +34,11 @@ class Stage:
         return len(self.truth)
 
     def psnr(self) -> float:
-        """Mean PSNR of the images, in dB, at data range 1."""
-        return float(psnr(self.image, self.truth, 1.0).mean())
+        """Mean PSNR of the images that are not empty, in dB, at data range 1; one that is perfect counts as 120 dB."""
+        there = self.truth.flatten(1).amax(1) > self.truth.flatten(1).amin(1)
+        if not bool(there.any()):
+            raise UserError("validation images: expected at least one that is not empty")
+        return float(psnr(self.image[there], self.truth[there], 1.0).clamp_max(120).mean())
 
     def mse(self) -> float:
         """Mean squared error of the images."""

@@ -1,6 +1,7 @@
 """Metrics for TensorBoard, with the extra `track`; the only place that knows it."""
 
 import contextlib
+import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,20 @@ from bayescade.errors import UserError
 Track = Callable[[dict[str, Any]], None]
 
 
+def check_tracker(wanted: bool) -> None:
+    """Raises when metrics are wanted for TensorBoard and it is not installed."""
+    if wanted and importlib.util.find_spec("tensorboard") is None:
+        raise UserError("--tensorboard: the extra is not installed; type: pip install 'bayescade[track]'")
+
+
 @contextlib.contextmanager
 def tracker(folder: Path | None) -> Iterator[Track]:
     """A function that takes lines of metrics; without a folder it does nothing."""
     if folder is None:
         yield lambda line: None
         return
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("--tensorboard: the extra is not installed; type: pip install 'bayescade[track]'") from None
+    from torch.utils.tensorboard import SummaryWriter
+
     with SummaryWriter(str(folder)) as writer:
 
         def track(line: dict[str, Any]) -> None:

@@ -36,8 +36,10 @@ def uncertainty_scores(
         values |= {f"coverage:{level:g}": coverage(error, std, level) for level in LEVELS}
         edge = edges(t).flatten()
         for name, inside in (("edge", edge), ("flat", ~edge)):
-            if bool(inside.any()):
-                values[f"coverage_by_stratum:{name}"] = coverage(error[inside], std[inside], WIDTH_LEVEL)
+            there = bool(inside.any())
+            values[f"coverage_by_stratum:{name}"] = (
+                coverage(error[inside], std[inside], WIDTH_LEVEL) if there else math.nan
+            )
         for name, value in values.items():
             scores.setdefault(name, []).append(value)
     return scores
@@ -90,7 +92,9 @@ def ause_ratio(error: Tensor, std: Tensor) -> float:
     """
     squares = error.square()
     oracle = _rest(squares[squares.argsort()])
-    ours = _rest(squares[std.argsort()])
+    _, group, counts = std.unique(return_inverse=True, return_counts=True)  # in order; equals are removed at random
+    tied = torch.zeros(len(counts), dtype=squares.dtype, device=squares.device).scatter_add_(0, group, squares) / counts
+    ours = _rest(tied[group[std.argsort()]])
     random = squares.mean().sqrt()
     most = (random - oracle).sum()
     return float((ours - oracle).sum() / most) if float(most) > 0 else 0.0
