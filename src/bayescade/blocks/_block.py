@@ -165,7 +165,7 @@ def convolutions(channels: Sequence[int], generator: torch.Generator) -> nn.Sequ
         bound = (into * KERNEL * KERNEL) ** -0.5  # as torch does by default
         nn.init.uniform_(conv.weight, -bound, bound, generator=generator)
         nn.init.uniform_(conv.bias, -bound, bound, generator=generator)
-        layers += [conv, nn.ReLU()]
+        layers += [conv, nn.ReLU(inplace=True)]
     return nn.Sequential(*layers)
 
 
@@ -207,14 +207,15 @@ class Block(nn.Module):
     ) -> Gaussian:
         """The next image and its variance, for a draw of the random layers."""
         inputs, h = self.features(x, gradient)
-        mean = self._image(x, h, draw)
+        mean = self.image_of(x, h, draw)
         return Gaussian(mean, self.variance(inputs, h, draw) if self.variance is not None else None)
 
     def image(self, x: Tensor, gradient: Tensor, draw: Draw) -> Tensor:
         """The next image alone, which is all that the next block needs."""
-        return self._image(x, self.features(x, gradient)[1], draw)
+        return self.image_of(x, self.features(x, gradient)[1], draw)
 
-    def _image(self, x: Tensor, h: Tensor, draw: Draw) -> Tensor:
+    def image_of(self, x: Tensor, h: Tensor, draw: Draw) -> Tensor:
+        """The next image from the common features."""
         return relu(draw.spread(x) + self.output_scale * draw.apply(self.last, h, 0))
 
     def features(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,8 @@ from bayescade.networks.cascade import Cascade, Data
 from bayescade.progress import Advance, quiet
 from bayescade.seeds import derived_seed
 
-CHUNK_BYTES = {"cpu": 2**27, "cuda": 2**33}  # of features held at once; on a GPU at most a quarter of what is free
+# Bytes of features worked on at once: what stays in the cache of a CPU; on a GPU at most a quarter of what is free.
+CHUNK_BYTES = {"cpu": 3 * 2**24, "cuda": 2**33}
 MOST_PASSES = 128
 LOOK_EVERY = (
     8  # samples between looks at a tolerance, whatever the memory: so the answer does not depend on the machine
@@ -59,7 +60,7 @@ def estimate(
     for run in runs:
         moments.add(run.mean, run.variance, run.aleatoric)
         advance(len(run.mean))
-        if settings.tolerance and moments.samples > 1:
+        if settings.tolerance and moments.samples % LOOK_EVERY == 0:
             found = moments.estimate(chance)
             if found.relative_error() <= settings.tolerance:
                 return found
@@ -115,12 +116,28 @@ def sample_runs(
         raise UserError(f"samples: expected at least 1, got {samples}")
     blocks = [cascade.block(number) for number in range(len(cascade))]
     total = samples if is_random(cascade, analytic) else 1  # without chance one sample is all there is
-    number = LOOK_EVERY
-    if not settings.tolerance:
-        number = max(1, passes_at_once(cascade, (first.shape[-2], first.shape[-1]), first.device) // len(first))
+    number = max(1, passes_at_once(cascade, (first.shape[-2], first.shape[-1]), first.device) // len(first))
+    if settings.tolerance:
+        number = min(number, LOOK_EVERY)
+        while LOOK_EVERY % number:
+            number -= 1
+    start = Start.of(blocks[0], data, first)
     for begin in range(0, total, number):
         draws = range(begin, min(begin + number, total))
-        yield sample(blocks, data, first, settings.draws, draws, seed, place, analytic)
+        yield sample(blocks, data, start, settings.draws, draws, seed, place, analytic)
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What all samples share: the first image, and the features of the first block there."""
+
+    image: Tensor  # (batch, 1, height, width)
+    features: Tensor  # (batch, c, height, width)
+
+    @classmethod
+    def of(cls, block: Block, data: Data, image: Tensor) -> "Start":
+        """The start of a cascade that begins with this block."""
+        return cls(image, block.features(image, data.gradient(image))[1])
 
 
 def is_random(cascade: Cascade, analytic: bool) -> bool:
@@ -141,7 +158,7 @@ def passes_at_once(cascade: Cascade, shape: tuple[int, int], device: torch.devic
 def sample(
     blocks: Sequence[Block],
     data: Data,
-    first: Tensor,
+    start: Start,
     kind: str,  # weights or activations
     draws: range,
     seed: int,
@@ -149,25 +166,27 @@ def sample(
     analytic: bool,
 ) -> SampleRun:
     """Some draws, pushed through all blocks; the last one's weights are integrated where `analytic`."""
+    first = start.image
     noise = weight_noise(blocks, draws, seed, first.device) if kind == "weights" else []
     x = first if kind == "weights" else first.repeat(len(draws), 1, 1, 1)
+    last = len(blocks) - 1
     variance: Tensor | None = None
     aleatoric: Tensor | None = None
     for number, block in enumerate(blocks):
-        gradient = data.gradient(x)
-        if analytic and number == len(blocks) - 1:
-            moments, aleatoric = block.moments(x, gradient)
-            x, variance = moments.mean, moments.variance
-            break
         draw: Draw = MeanDraw()
         if block.layers and kind == "weights":
             draw = WeightDraw(noise[number], shared=number == 0)
         elif block.layers:
             draw = ActivationDraw(activation_noise(block, number, draws, seed, place, first))
-        if number < len(blocks) - 1:
-            x = block.image(x, gradient, draw)
+        if number == 0 and number < last and kind == "weights":
+            x = block.image_of(x, start.features, draw)
+        elif number < last:
+            x = block.image(x, data.gradient(x), draw)
+        elif analytic:
+            moments, aleatoric = block.moments(x, data.gradient(x))
+            x, variance = moments.mean, moments.variance
         else:
-            prediction = block(x, gradient, draw)
+            prediction = block(x, data.gradient(x), draw)
             x, aleatoric = prediction.mean, prediction.variance
 
     def each(maps: Tensor) -> Tensor:
