@@ -12,8 +12,9 @@ from bayescade.networks.cascade import Data
 from bayescade.projectors import ray_transform
 from bayescade.training import greedy
 from bayescade.training.fit import FitSettings
-from bayescade.training.greedy import GreedySettings, refit, rescale, train_cascade, warm_up
+from bayescade.training.greedy import GreedySettings, rescale, train_cascade, warm_up
 from bayescade.training.losses import nll
+from bayescade.training.posterior import refit
 from bayescade.training.stage import Stage, advance
 from tests.geometries import small_parallel
 

@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayescade.bayes.last_layer import NormalEquations
-from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks._block import Block, MeanDraw, channels_last
 from bayescade.errors import Failure, UserError
 from bayescade.progress import Advance, progress
 from bayescade.seeds import derived_seed
 from bayescade.training import losses
 from bayescade.training.fit import FitSettings, fit
+from bayescade.training.posterior import refit, spread_of
 from bayescade.training.stage import SAMPLINGS, Stage, advance, images_behind, predictions
 
 Make = Callable[[torch.Generator], Block]
@@ -29,7 +28,6 @@ MEAN_SHARE = 2 / 3  # of the epochs, in mean-first
 STILL = 0.1  # a posterior whose log standard deviations move less than this has not learned
 FAR_OFF = 4.0  # factor between mean variance and mean squared error at which the variance is not to be believed
 COLLAPSED = 0.5  # share of pixels at the variance floor at which the variance says nothing
-REFIT_BATCH = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,51 +289,6 @@ def rescale(block: Block, stage: Stage, settings: GreedySettings) -> None:
         block.output_scale.fill_(settings.output_level * level)
         if block.variance is not None:
             block.variance.rescale(level)
-
-
-@torch.no_grad()
-def refit(block: Block, stage: Stage, temperature: float, move: bool) -> None:
-    """The posterior of the random layers under the honest likelihood of the stage, the features frozen.
-
-    The image's layer sees precision output_scale^2 / v where the ReLU is open. The variance's layer has its Fisher information,
-    and keeps its mean, which was fitted by the likelihood. One variance for all pixels becomes the mean squared error.
-    """
-    if block.variance is None:
-        return
-    equations = [NormalEquations(layer) for layer in random_layers(block)]
-    for first in range(0, len(stage), REFIT_BATCH):
-        add_normal_equations(block, stage, slice(first, first + REFIT_BATCH), equations)
-    for place, (layer, sums) in enumerate(zip(random_layers(block), equations, strict=True)):
-        sums.refit(layer, temperature=temperature, move=move and place == 0)
-    if not block.variance.layers:
-        image = images_behind(block, stage, lambda count: MeanDraw(), REFIT_BATCH)
-        block.variance.start(float(((stage.truth - image) ** 2).mean(dtype=torch.float64)))
-
-
-def add_normal_equations(block: Block, stage: Stage, some: slice, equations: list[NormalEquations]) -> None:
-    """Adds some images of the stage to the equations of the random layers."""
-    assert block.variance is not None
-    x = stage.image[some]
-    inputs, h = block.features(x, stage.gradient[some])
-    scale = block.output_scale
-    mean = x + scale * block.last.mean(h)
-    variance = block.variance(inputs, h, MeanDraw()).expand_as(x)
-    residual = stage.truth[some] - mean.clamp_min(0)
-    equations[0].add(h, scale**2 * (mean > 0) / variance, residual / scale)
-    known = block.variance.information(inputs, h)
-    if known is not None:
-        features, information = known
-        equations[1].add(features, information, torch.zeros_like(information))
-
-
-def random_layers(block: Block) -> list[MeanFieldConv]:
-    """The random layers of a block, in order."""
-    return [layer for layer in block.layers if isinstance(layer, MeanFieldConv)]
-
-
-def spread_of(block: Block) -> list[float]:
-    """Median log standard deviation of the weights of each random layer (features that never occur keep the prior's)."""
-    return [float(layer.log_std.detach().median()) for layer in random_layers(block)]
 
 
 def validation_psnr(block: Block, validation: Stage, batch: int) -> float:

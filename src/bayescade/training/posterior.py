@@ -1,0 +1,55 @@
+"""The posterior of a trained block's random layers, set in closed form under the likelihood of the training images."""
+
+import torch
+
+from bayescade.bayes.last_layer import NormalEquations
+from bayescade.bayes.layers import MeanFieldConv
+from bayescade.blocks._block import Block, MeanDraw
+from bayescade.training.stage import Stage, images_behind
+
+REFIT_BATCH = 64
+
+
+@torch.no_grad()
+def refit(block: Block, stage: Stage, temperature: float, move: bool) -> None:
+    """The posterior of the random layers under the honest likelihood of the stage, the features frozen.
+
+    The image's layer sees precision output_scale^2 / v where the ReLU is open. The variance's layer has its Fisher information,
+    and keeps its mean, which was fitted by the likelihood. One variance for all pixels becomes the mean squared error.
+    """
+    if block.variance is None:
+        return
+    equations = [NormalEquations(layer) for layer in random_layers(block)]
+    for first in range(0, len(stage), REFIT_BATCH):
+        add_normal_equations(block, stage, slice(first, first + REFIT_BATCH), equations)
+    for place, (layer, sums) in enumerate(zip(random_layers(block), equations, strict=True)):
+        sums.refit(layer, temperature=temperature, move=move and place == 0)
+    if not block.variance.layers:
+        image = images_behind(block, stage, lambda count: MeanDraw(), REFIT_BATCH)
+        block.variance.start(float(((stage.truth - image) ** 2).mean(dtype=torch.float64)))
+
+
+def add_normal_equations(block: Block, stage: Stage, some: slice, equations: list[NormalEquations]) -> None:
+    """Adds some images of the stage to the equations of the random layers."""
+    assert block.variance is not None
+    x = stage.image[some]
+    inputs, h = block.features(x, stage.gradient[some])
+    scale = block.output_scale
+    mean = x + scale * block.last.mean(h)
+    variance = block.variance(inputs, h, MeanDraw()).expand_as(x)
+    residual = stage.truth[some] - mean.clamp_min(0)
+    equations[0].add(h, scale**2 * (mean > 0) / variance, residual / scale)
+    known = block.variance.information(inputs, h)
+    if known is not None:
+        features, information = known
+        equations[1].add(features, information, torch.zeros_like(information))
+
+
+def random_layers(block: Block) -> list[MeanFieldConv]:
+    """The random layers of a block, in order."""
+    return [layer for layer in block.layers if isinstance(layer, MeanFieldConv)]
+
+
+def spread_of(block: Block) -> list[float]:
+    """Median log standard deviation of the weights of each random layer (features that never occur keep the prior's)."""
+    return [float(layer.log_std.detach().median()) for layer in random_layers(block)]
