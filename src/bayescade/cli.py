@@ -193,6 +193,8 @@ def train(
         tensorboard=tensorboard,
         device=device,
     )
+    if not answer.pop("first"):
+        return  # another process of the team speaks
     line = f"{answer['out']}: {answer['blocks']} blocks of {method} for {answer['case']} in {answer['training_seconds']:.1f} s"
     if answer["validation_psnr"] is not None:
         line += f", validation PSNR {answer['validation_psnr']:.2f} dB"

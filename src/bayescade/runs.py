@@ -74,9 +74,15 @@ class Identity:
 class Run:
     """A run folder that is being filled. `open` makes one, or takes up one that is there."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]):
+    def __init__(self, folder: Path, manifest: dict[str, Any], writes: bool = True):
         self.folder = folder
         self.manifest = manifest
+        self.writes = writes  # one process of a team writes, the others keep in mind
+
+    @classmethod
+    def follow(cls, path: Path | str) -> Self:
+        """The run in that folder as another process writes it: what is done here is kept in mind, not written."""
+        return cls(Path(path), read_manifest(path), writes=False)
 
     @classmethod
     def open(cls, path: Path | str, identity: Identity, about: Mapping[str, Any]) -> Self:
@@ -120,7 +126,10 @@ class Run:
         if place != len(self.manifest["blocks"]):
             raise ValueError(f"expected block {len(self.manifest['blocks'])}, got {place}")
         name = f"block-{place + 1:02d}.safetensors"
-        digest = write_tensors(self.folder / name, {f"{place + 1:02d}.{key}": value for key, value in tensors.items()})
+        digest = ""
+        if self.writes:
+            named = {f"{place + 1:02d}.{key}": value for key, value in tensors.items()}
+            digest = write_tensors(self.folder / name, named)
         self.manifest["blocks"].append({"file": name, "sha256": digest, **record})
         self._write_manifest()
 
@@ -138,12 +147,15 @@ class Run:
 
     def finish(self, about: Mapping[str, Any], card: str) -> None:
         """Marks the run as done, and writes its card."""
-        write_text(self.folder / CARD, card)
+        if self.writes:
+            write_text(self.folder / CARD, card)
         self.manifest.update({**about, "status": "done"})
         self._write_manifest()
 
     def report(self, line: Mapping[str, Any]) -> None:
         """Adds a line of metrics."""
+        if not self.writes:
+            return
         try:
             with (self.folder / METRICS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, allow_nan=False) + "\n")
@@ -151,7 +163,8 @@ class Run:
             raise Failure(f"{self.folder / METRICS}: cannot write ({error.strerror}); {kept(self.manifest)}") from None
 
     def _write_manifest(self) -> None:
-        write_or_fail(self.folder / MANIFEST, lambda path: write_json(path, self.manifest))
+        if self.writes:
+            write_or_fail(self.folder / MANIFEST, lambda path: write_json(path, self.manifest))
 
     def _trim_metrics(self) -> None:
         """Leaves the metrics of finished blocks: those of a block that was cut off come again."""

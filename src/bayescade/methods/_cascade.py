@@ -27,6 +27,7 @@ from bayescade.progress import progress
 from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction, Reconstructor, as_sinograms
 from bayescade.runs import Run, Tensors
+from bayescade.training.distributed import ALONE, Team
 from bayescade.training.fit import FitSettings
 from bayescade.training.greedy import GreedySettings, Report, train_cascade
 from bayescade.training.stage import Stage
@@ -132,6 +133,7 @@ def train(
     *,
     seed: int,
     report: Report,
+    team: Team = ALONE,
 ) -> None:
     """Trains a cascade into the run folder, behind the blocks that are there."""
     device = training[0].device
@@ -157,6 +159,7 @@ def train(
         keep=keep,
         end=run.end,
         report=report,
+        team=team,
     )
 
 

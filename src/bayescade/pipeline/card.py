@@ -27,7 +27,7 @@ def write_card(manifest: Mapping[str, Any]) -> str:
         f"- **Trained on**: {images}; seed {manifest['seed']}, preset {manifest['preset']}",
         f"- **Cascade**: {len(blocks)} blocks with {settings['block']['channels']} channels, "
         f"loss {settings['greedy']['loss']}, {settings['fit']['epochs']} epochs a block",
-        f"- **Training time**: {manifest['training_seconds']:.1f} s on {manifest['device']} "
+        f"- **Training time**: {manifest['training_seconds']:.1f} s on {manifest.get('processes', 1)} x {manifest['device']} "
         f"(precision {settings['fit']['precision']})",
         f"- **Validation**: {last.get('validation_psnr', float('nan')):.2f} dB on "
         f"{settings['data']['validation_images']} images of the validation split, mean weights",

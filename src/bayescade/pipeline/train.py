@@ -1,5 +1,6 @@
 """`bayescade train`: images, scans, a cascade trained block by block into a run folder, and its card."""
 
+import contextlib
 import dataclasses
 import hashlib
 import platform
@@ -25,6 +26,7 @@ from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.progress import progress
 from bayescade.runs import Identity, Run, alone
 from bayescade.seeds import check_seed
+from bayescade.training.distributed import assembled
 from bayescade.training.tensorboard import check_tracker, tracker
 
 
@@ -51,7 +53,7 @@ def train(
     name, geometry = choose_geometry(case, geometry_file)
     method = shelf.take(methods, method_name)
     chosen = load_settings(method.Settings, config, list(settings), base=method.preset(preset, geometry))
-    place = choose_device(device)
+    check_tracker(tensorboard)
     identity = Identity(
         method_name,
         name,
@@ -59,12 +61,18 @@ def train(
         {**dataclasses.asdict(chosen), "noise": dataclasses.asdict(noise), "images": content(images)},
         seed,
     )
-    check_tracker(tensorboard)
-    sources = training_sources(images, geometry, chosen.data, seed, place)
-    with alone(out):
-        run = Run.open(out, identity, {"preset": preset, "versions": versions(), "device": device_name(place)})
+    with assembled(choose_device(device)) as (team, place), contextlib.ExitStack() as stack:
+        sources = training_sources(images, geometry, chosen.data, seed, place)
+        if team.rank == 0:
+            stack.enter_context(alone(out))
+            run = Run.open(out, identity, {"preset": preset, "versions": versions(), "device": device_name(place)})
+            team.wait()
+        else:
+            team.wait()
+            run = Run.follow(out)
+        run.blocks()  # damaged ones are named before any work
+        team.wait()
         if run.manifest["status"] == "done":
-            run.blocks()  # still what they were
             return summary(run)
         start = time.perf_counter()
         training = scans(sources[0], geometry, noise, split_seed(seed, "train"), chosen.data.images, place)
@@ -72,17 +80,17 @@ def train(
             sources[1], geometry, noise, split_seed(seed, "validation"), chosen.data.validation_images, place
         )
         data_seconds = time.perf_counter() - start
-        with tracker(Path(out) / "tensorboard" if tensorboard else None) as track:
+        with tracker(Path(out) / "tensorboard" if tensorboard and run.writes else None) as track:
 
             def report(line: dict[str, Any]) -> None:
                 run.report(line)
                 track(line)
 
-            method.train(geometry, training, validation, chosen, run, seed=seed, report=report)
+            method.train(geometry, training, validation, chosen, run, seed=seed, report=report, team=team)
         if not run.manifest["blocks"]:
             said = warnings_of(run.manifest)[0]
             raise Failure(f"{out}: {said}: nothing was learned; look at the images and the noise")
-        times = {"training_seconds": run.seconds, "data_seconds": data_seconds}
+        times = {"training_seconds": run.seconds, "data_seconds": data_seconds, "processes": team.size}
         run.finish(times, write_card({**run.manifest, **times}))
         return summary(run)
 
@@ -154,6 +162,7 @@ def summary(run: Run) -> dict[str, Any]:
     manifest = run.manifest
     last = manifest["blocks"][-1] if manifest["blocks"] else {}
     return {
+        "first": run.writes,  # whether this process is the one that speaks
         "out": str(run.folder),
         "method": manifest["method"],
         "case": manifest["case"],

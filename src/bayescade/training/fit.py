@@ -16,6 +16,7 @@ from bayescade.blocks._fused import fused
 from bayescade.errors import Failure, UserError
 from bayescade.kernels._triton import available, interpreted
 from bayescade.seeds import derived_seed
+from bayescade.training.distributed import ALONE, Team
 from bayescade.training.losses import Loss
 from bayescade.training.stage import Stage
 
@@ -67,6 +68,7 @@ def fit(
     *,
     seed: int,
     parameters: Sequence[nn.Parameter] | None = None,  # those that learn; default: all
+    team: Team = ALONE,
     on_epoch: OnEpoch = lambda epoch, loss, rate: None,
 ) -> None:
     """Trains the block in place. Batches are runs of a new order every epoch; what does not fill one waits for the next."""
@@ -78,7 +80,7 @@ def fit(
     optimiser = adam(block, settings, set(block.parameters() if parameters is None else parameters))
     orders = torch.Generator().manual_seed(derived_seed(seed, "orders"))
     noises = torch.Generator(device).manual_seed(derived_seed(seed, "noises"))
-    step = Step(block, loss, optimiser, stage, batch, settings)
+    step = Step(block, loss, optimiser, stage, batch, settings, team)
     with libraries(settings.precision):
         for epoch in range(settings.epochs):
             stage = stages(epoch) if epoch else stage
@@ -88,7 +90,7 @@ def fit(
                 step.take(stage, order[place * batch : (place + 1) * batch], noises)
                 rate = next(rates)
                 total += step.run(rate)
-            mean = float(total) / per_epoch
+            mean = float(team.mean(total)) / per_epoch
             if not math.isfinite(mean):
                 raise Failure(f"epoch {epoch + 1}: the loss is {mean}")
             on_epoch(epoch, mean, rate)
@@ -157,7 +159,14 @@ class Step:
     """One step: a batch and its noise are put in place, then the loss, its gradient and the update are computed."""
 
     def __init__(
-        self, block: Block, loss: Loss, optimiser: torch.optim.Adam, stage: Stage, batch: int, settings: FitSettings
+        self,
+        block: Block,
+        loss: Loss,
+        optimiser: torch.optim.Adam,
+        stage: Stage,
+        batch: int,
+        settings: FitSettings,
+        team: Team = ALONE,
     ):
         self.block = block
         self.loss = loss
@@ -166,21 +175,24 @@ class Step:
         self.mixed = precision == "bf16"
         self.features = torch.bfloat16 if self.mixed else stage.image.dtype
         self.fused = use_fused(settings.kernels, stage.image.device)
-        shape = (batch, *stage.image.shape[1:])
-        new = stage.image.new_empty
+        self.team, self.part = team, team.part(batch)
+        new, pixels = stage.image.new_empty, stage.image.shape[1:]
+        shape = (batch // team.size, *pixels)
         self.image, self.gradient, self.truth = new(shape), new(shape), new(shape)
-        self.noise = [new(shape) for _ in block.layers]
+        self.all_noise = [new((batch, *pixels)) for _ in block.layers]
+        self.noise = [noise[self.part] for noise in self.all_noise]
         self.graph: torch.cuda.CUDAGraph | None = None
         self.stream = torch.cuda.Stream(stage.image.device) if stage.image.is_cuda else None
         self.taken = 0
         self.value = new(())
 
     def take(self, stage: Stage, rows: Tensor, generator: torch.Generator) -> None:
-        """Puts some images of the stage in place, with fresh noise."""
+        """Puts some images of the stage in place, with fresh noise: of a team's batch, this process's part."""
+        rows = rows[self.part]
         torch.index_select(stage.image, 0, rows, out=self.image)
         torch.index_select(stage.gradient, 0, rows, out=self.gradient)
         torch.index_select(stage.truth, 0, rows, out=self.truth)
-        for noise in self.noise:
+        for noise in self.all_noise:
             noise.normal_(generator=generator)
 
     def run(self, rate: float) -> Tensor:
@@ -190,7 +202,7 @@ class Step:
                 group["lr"].fill_(rate * group["factor"])
             else:
                 group["lr"] = rate * group["factor"]
-        if self.stream is None:
+        if self.stream is None or self.team.size > 1:
             return self._compute()
         self.taken += 1
         if self.taken <= EAGER_STEPS:
@@ -218,5 +230,6 @@ class Step:
         self.optimiser.zero_grad(set_to_none=True)
         value = self.loss(self._predict(), self.truth, self.block.kl())
         value.backward()
+        self.team.average([parameter.grad for parameter in self.block.parameters() if parameter.grad is not None])
         self.optimiser.step()
         return value.detach()

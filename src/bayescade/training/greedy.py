@@ -17,6 +17,7 @@ from bayescade.errors import Failure, UserError
 from bayescade.progress import Advance, progress
 from bayescade.seeds import derived_seed
 from bayescade.training import losses
+from bayescade.training.distributed import ALONE, Team
 from bayescade.training.fit import FitSettings, fit
 from bayescade.training.posterior import refit, spread_of
 from bayescade.training.stage import SAMPLINGS, Stage, advance, images_behind, predictions
@@ -90,6 +91,7 @@ def train_cascade(
     keep: Keep = lambda place, block, record: None,
     end: End = lambda record: None,
     report: Report = lambda line: None,
+    team: Team = ALONE,
 ) -> list[Block]:
     """The blocks; fewer than asked for where even new tries of one gained nothing."""
     blocks = list(done)
@@ -105,7 +107,7 @@ def train_cascade(
                 return advance(blocks[place - 1], before, settings.sampling, seed=again, batch=fitting.batch)
 
             trained = train_block(
-                make, previous, stages, watched, settings, fitting, place, seed, report, advance_total
+                make, previous, stages, watched, settings, fitting, place, seed, report, advance_total, team
             )
             if trained.block is None:
                 end(trained.record)
@@ -145,13 +147,14 @@ def train_block(
     seed: int,
     report: Report,
     advance_total: Advance,
+    team: Team,
 ) -> Trained:
     """One block, with new tries where it gains nothing on the validation images or its loss is not a number.
 
     Without new tries (the paper) the block is taken as it is.
     """
     start = time.perf_counter()
-    baseline = validation.psnr()
+    baseline = team.agree(validation.psnr(), validation.image.device)
     tries: list[Trained] = []
     failures: list[str] = []
     for attempt in range(settings.restarts + 1):
@@ -162,7 +165,7 @@ def train_block(
         warm = previous if settings.warm_start and attempt == 0 else None
         try:
             trained = attempt_block(
-                make, warm, stages, validation, settings, fitted, place, attempt, seed, report, advance_total
+                make, warm, stages, validation, settings, fitted, place, attempt, seed, report, advance_total, team
             )
         except Failure as failure:
             failures.append(str(failure))
@@ -206,6 +209,7 @@ def attempt_block(
     seed: int,
     report: Report,
     advance_total: Advance,
+    team: Team,
 ) -> Trained:
     """One try at a block."""
     stage = stages(0)
@@ -221,7 +225,7 @@ def attempt_block(
 
     with progress(f"block {place + 1} of {settings.blocks}", fitting.epochs) as advance_block:
         done = 0
-        for loss, part, parameters in phases(block, settings, fitting, len(stage)):
+        for loss, part, parameters in phases(block, settings, fitting, len(stage), team):
 
             def on_epoch(epoch: int, loss_value: float, rate: float, done: int = done) -> None:
                 score = validation_psnr(block, validation, fitting.batch)
@@ -233,7 +237,7 @@ def attempt_block(
                     advance_total(1, note)
 
             run_seed = derived_seed(seed, "fit", place, attempt, done)
-            fit(block, stages, loss, part, seed=run_seed, parameters=parameters, on_epoch=on_epoch)
+            fit(block, stages, loss, part, seed=run_seed, parameters=parameters, team=team, on_epoch=on_epoch)
             done += part.epochs
     trained_spread = spread_of(block)
     if settings.refit != "none":
@@ -241,22 +245,23 @@ def attempt_block(
     record = describe(
         block, validation, fitting.batch, start_spread, trained_spread, place, refitted=settings.refit != "none"
     )
+    record["validation_psnr"] = team.agree(record["validation_psnr"], device)
     return Trained(block, record)
 
 
 def phases(
-    block: Block, settings: GreedySettings, fitting: FitSettings, images: int
+    block: Block, settings: GreedySettings, fitting: FitSettings, images: int, team: Team
 ) -> list[tuple[losses.Loss, FitSettings, Sequence[nn.Parameter] | None]]:
     """The losses of a training, each with its epochs and with the parameters that learn (None: all)."""
     temperature = settings.temperature
     if settings.loss == "elbo":
-        return [(losses.elbo(images, temperature), fitting, None)]
+        return [(losses.elbo(images, temperature, team), fitting, None)]
     if settings.loss == "elbo-as-released":
-        return [(losses.elbo_as_released(images, temperature), fitting, None)]
+        return [(losses.elbo_as_released(images, temperature, team), fitting, None)]
     if settings.loss == "side-by-side":
-        return [(losses.side_by_side(images, temperature), fitting, None)]
+        return [(losses.side_by_side(images, temperature, team), fitting, None)]
     if settings.loss == "beta-nll" or block.variance is None:
-        return [(losses.beta_nll(images, settings.beta, temperature), fitting, None)]
+        return [(losses.beta_nll(images, settings.beta, temperature, team), fitting, None)]
     first = max(1, round(MEAN_SHARE * fitting.epochs))
     second = max(1, fitting.epochs - first)
     return [

@@ -1,7 +1,8 @@
 """Losses of a block. Only `elbo` is one: the others need the posterior refitted under the honest likelihood afterwards.
 
 The likelihood counts every pixel once, so the KL weighs batch / images against a batch's sum; a mean over pixels divides both
-by the pixels of the batch. `temperature` multiplies the KL: above 1 the likelihood counts for less.
+by the pixels of the batch. `temperature` multiplies the KL: above 1 the likelihood counts for less. Of a team of processes each
+has a part of the batch, and the mean of their gradients is that of the whole.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from bayescade.bayes.gaussian import Gaussian
 from bayescade.errors import UserError
+from bayescade.training.distributed import ALONE, Team
 
 Loss = Callable[[Gaussian, Tensor, Tensor], Tensor]  # (prediction, truth, KL) -> a number
 
@@ -31,16 +33,16 @@ def nll(prediction: Gaussian, truth: Tensor) -> Tensor:
     return (torch.log(prediction.variance) + (truth - prediction.mean) ** 2 / prediction.variance) / 2
 
 
-def elbo(images: int, temperature: float = 1.0) -> Loss:
+def elbo(images: int, temperature: float = 1.0, team: Team = ALONE) -> Loss:
     """The paper's: sum over the batch of the NLL of its pixels, plus batch / images times the KL."""
 
     def loss(prediction: Gaussian, truth: Tensor, kl: Tensor) -> Tensor:
-        return nll(prediction, truth).sum() + temperature * len(truth) / images * kl
+        return team.size * (nll(prediction, truth).sum() + temperature * len(truth) / images * kl)
 
     return loss
 
 
-def elbo_as_released(images: int, temperature: float = 1.0) -> Loss:
+def elbo_as_released(images: int, temperature: float = 1.0, team: Team = ALONE) -> Loss:
     """The paper's, but the log of one variance for all pixels is counted once per image, as in the authors' code.
 
     The fitted standard deviation is sqrt(pixels) times too large. A variance per pixel is counted as it should be.
@@ -49,14 +51,15 @@ def elbo_as_released(images: int, temperature: float = 1.0) -> Loss:
     def loss(prediction: Gaussian, truth: Tensor, kl: Tensor) -> Tensor:
         variance = prediction.variance
         if variance is None or variance.shape[-1] != 1:
-            return elbo(images, temperature)(prediction, truth, kl)
+            return elbo(images, temperature, team)(prediction, truth, kl)
         squares = ((truth - prediction.mean) ** 2 / variance).sum()
-        return (squares + len(truth) * torch.log(variance).sum()) / 2 + temperature * len(truth) / images * kl
+        likelihood = (squares + len(truth) * torch.log(variance).sum()) / 2
+        return team.size * (likelihood + temperature * len(truth) / images * kl)
 
     return loss
 
 
-def beta_nll(images: int, beta: float = 1.0, temperature: float = 1.0) -> Loss:
+def beta_nll(images: int, beta: float = 1.0, temperature: float = 1.0, team: Team = ALONE) -> Loss:
     """Mean of v^beta NLL / mean v^beta, no gradient through the weight (Seitzer et al. 2022), plus the KL per pixel.
 
     beta = 0 is the NLL; with beta = 1 the mean is fitted as by least squares, however small the variance is.
@@ -66,13 +69,13 @@ def beta_nll(images: int, beta: float = 1.0, temperature: float = 1.0) -> Loss:
         each = nll(prediction, truth)
         if prediction.variance is not None:
             weight = prediction.variance.detach() ** beta
-            each = each * (weight / weight.mean())
+            each = each * (weight / team.mean(weight.mean()))
         return each.mean() + temperature * kl / (images * truth[0].numel())
 
     return loss
 
 
-def side_by_side(images: int, temperature: float = 1.0) -> Loss:
+def side_by_side(images: int, temperature: float = 1.0, team: Team = ALONE) -> Loss:
     """The image by least squares, the variance by the likelihood of what is left: two losses of parameters that do not meet.
 
     Half the squared error over its mean, plus the NLL of the image as it is, plus the KL per pixel. The image learns as by
@@ -81,7 +84,7 @@ def side_by_side(images: int, temperature: float = 1.0) -> Loss:
 
     def loss(prediction: Gaussian, truth: Tensor, kl: Tensor) -> Tensor:
         squares = (truth - prediction.mean) ** 2
-        image = squares.mean() / (2 * squares.detach().mean().clamp_min(LEAST))
+        image = squares.mean() / (2 * team.mean(squares.detach().mean()).clamp_min(LEAST))
         if prediction.variance is None:
             return image
         return image + variance_nll(images, temperature)(prediction, truth, kl)
