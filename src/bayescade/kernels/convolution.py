@@ -15,7 +15,7 @@ from bayescade.kernels._triton import cdiv, jit, tl
 
 TAPS = 9
 PLANE_TAPS = 16  # nine taps and zeros: a matrix product needs sixteen
-BLOCK = 128  # pixels of a tile
+BLOCK = 64  # pixels of a tile: more of them need more registers than there are
 CHUNKS = 132  # runs of pixels over which a weight's gradient is summed side by side
 
 
@@ -69,7 +69,7 @@ def _convolve(
         total += tl.dot(taps, weight, input_precision=PRECISION, out_dtype=SUM)
     if IN > 0:
         into = tl.arange(0, IN)
-        for tap in tl.static_range(9):
+        for tap in range(9):
             down = tap // 3 - 1
             right = tap % 3 - 1
             there = (
