@@ -351,6 +351,25 @@ def test_presets_have_the_papers_number_of_blocks() -> None:
     }
 
 
+def test_the_paper_preset_is_the_papers() -> None:
+    paper = bdgd_plus.preset("paper", case_geometry("sparse-32"))
+    assert (paper.fit.epochs, paper.fit.batch, paper.fit.learning_rate, paper.fit.final_learning_rate) == (
+        150,
+        128,
+        1e-3,
+        1e-4,
+    )
+    assert (paper.fit.weight_decay, paper.fit.warm_up) == (1e-3, 0)
+    greedy_settings = paper.greedy
+    assert (greedy_settings.loss, greedy_settings.refit, greedy_settings.sampling) == ("elbo", "none", "activations")
+    assert not greedy_settings.warm_start
+    assert greedy_settings.redraw == greedy_settings.restarts == 0
+    assert greedy_settings.gradient_level == greedy_settings.output_level == 0
+    assert (paper.block.channels, paper.block.variance_floor, paper.block.jitter) == (16, 1e-6, 0)
+    assert (paper.inference.draws, paper.inference.analytic) == ("activations", False)
+    assert paper.data.paper_set
+
+
 def test_training_and_test_scans_share_no_noise(geometry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
     original = train.__globals__["scan_batches"]

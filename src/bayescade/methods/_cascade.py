@@ -71,6 +71,7 @@ _PAPER = Settings(
     block=BlockSettings(),
     greedy=GreedySettings(
         loss="elbo",
+        redraw=0,
         refit="none",
         sampling="activations",
         warm_start=False,
