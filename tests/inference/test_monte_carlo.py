@@ -114,6 +114,16 @@ def test_the_answer_does_not_depend_on_how_images_are_cut(draws: str) -> None:
         assert torch.allclose(together.epistemic[some], alone.epistemic, rtol=1e-3, atol=1e-10)
 
 
+def test_the_fused_kernels_give_the_same_samples() -> None:
+    cascade, (data, first) = cascade_of(), data_of()
+    plain, fused = (
+        estimate(cascade, data, first, InferenceSettings(kernels=kernels), samples=6, seed=3)
+        for kernels in ("plain", "fused")
+    )
+    assert torch.allclose(plain.image, fused.image, atol=1e-5)
+    assert torch.allclose(plain.epistemic, fused.epistemic, rtol=1e-2, atol=1e-9)
+
+
 def test_the_seed_is_the_answer() -> None:
     cascade, (data, first) = cascade_of(), data_of()
     one, again, other = (
@@ -203,7 +213,7 @@ def test_a_region_needs_a_pixel() -> None:
         region_covariance(draws, aleatoric, torch.ones(3, 4, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("wrong", [{"draws": "pixels"}, {"tolerance": 1.5}])
+@pytest.mark.parametrize("wrong", [{"draws": "pixels"}, {"tolerance": 1.5}, {"kernels": "fast"}])
 def test_settings_that_do_not_sample(wrong: dict[str, object]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         InferenceSettings(**wrong)  # type: ignore[arg-type]

@@ -93,7 +93,12 @@ def test_the_paper_presets_train(
         settings = json.loads((folder / "manifest.json").read_text())["settings"]
         assert settings["block"]["variance_floor"] == 1e-6
         assert settings["block"]["jitter"] == (1e-6 if preset == "as-released" else 0)
-        assert settings["inference"] == {"draws": "activations", "analytic": False, "tolerance": 0.0}
+        assert settings["inference"] == {
+            "draws": "activations",
+            "analytic": False,
+            "kernels": "plain",
+            "tolerance": 0.0,
+        }
 
 
 def test_other_ways_to_train(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

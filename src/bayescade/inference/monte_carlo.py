@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from bayescade.blocks._block import ActivationDraw, Block, Draw, MeanDraw, WeightDraw
+from bayescade.blocks._fused import FusedImages
 from bayescade.errors import UserError
 from bayescade.inference.moments import Estimate, StreamingMoments
+from bayescade.kernels._triton import KERNELS, check_kernels
 from bayescade.networks.cascade import Cascade, Data
 from bayescade.progress import Advance, quiet
 from bayescade.seeds import derived_seed
@@ -32,11 +34,16 @@ class InferenceSettings:
 
     draws: str = "weights"  # weights, or activations (the paper)
     analytic: bool = True  # the last block's weights are integrated in closed form, not drawn
+    kernels: str = (
+        "plain"  # plain, or fused: Triton kernels for a GPU, features in half precision; for draws of weights
+    )
     tolerance: float = 0.0  # stop when the relative error of the epistemic std is at most this; 0 = take all samples
 
     def __post_init__(self) -> None:
         if self.draws not in ("weights", "activations"):
             raise UserError(f"setting draws: expected weights or activations, got '{self.draws}'")
+        if self.kernels not in KERNELS:
+            raise UserError(f"setting kernels: expected {', '.join(KERNELS)}, got '{self.kernels}'")
         if not 0 <= self.tolerance < 1:
             raise UserError(f"setting tolerance: expected at least 0 and less than 1, got {self.tolerance}")
 
@@ -121,10 +128,15 @@ def sample_runs(
         number = min(number, LOOK_EVERY)
         while LOOK_EVERY % number:
             number -= 1
+    check_kernels(settings.kernels, first.device)
+    fast: list[FusedImages] = []
+    if settings.kernels == "fused" and settings.draws == "weights":
+        half = torch.float16 if first.is_cuda else first.dtype
+        fast = [FusedImages(block, half) for block in blocks[:-1] if block.layers]
     start = Start.of(blocks[0], data, first)
     for begin in range(0, total, number):
         draws = range(begin, min(begin + number, total))
-        yield sample(blocks, data, start, settings.draws, draws, seed, place, analytic)
+        yield sample(blocks, fast, data, start, settings.draws, draws, seed, place, analytic)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +169,7 @@ def passes_at_once(cascade: Cascade, shape: tuple[int, int], device: torch.devic
 
 def sample(
     blocks: Sequence[Block],
+    fast: Sequence[FusedImages],  # the same but the last, or none
     data: Data,
     start: Start,
     kind: str,  # weights or activations
@@ -178,7 +191,10 @@ def sample(
             draw = WeightDraw(noise[number], shared=number == 0)
         elif block.layers:
             draw = ActivationDraw(activation_noise(block, number, draws, seed, place, first))
-        if number == 0 and number < last and kind == "weights":
+        if fast and number < last:
+            weights = block.last.draw(noise[number][0])
+            x = fast[number].image(x, data.gradient(x), weights, shared=number == 0)
+        elif number == 0 and number < last and kind == "weights":
             x = block.image_of(x, start.features, draw)
         elif number < last:
             x = block.image(x, data.gradient(x), draw)

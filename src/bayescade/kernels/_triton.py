@@ -3,6 +3,10 @@
 import os
 from typing import Any
 
+import torch
+
+from bayescade.errors import UserError
+
 try:
     import triton
     import triton.language as tl
@@ -10,7 +14,9 @@ except ImportError:  # the CPU build of torch comes without
     triton = None
     tl = None
 
-__all__ = ["available", "cdiv", "interpreted", "jit", "tl"]
+__all__ = ["KERNELS", "available", "cdiv", "check_kernels", "interpreted", "jit", "tl"]
+
+KERNELS = ("fused", "plain")
 
 
 def available() -> bool:
@@ -21,6 +27,12 @@ def available() -> bool:
 def interpreted() -> bool:
     """Whether kernels run on the CPU, one program after the other, as tests have it."""
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def check_kernels(kernels: str, device: torch.device) -> None:
+    """Raises when fused kernels are wanted where they cannot run."""
+    if kernels == "fused" and not (available() and (device.type == "cuda" or interpreted())):
+        raise UserError("setting kernels: fused needs a GPU and Triton; use kernels=plain")
 
 
 def jit(function: Any) -> Any:

@@ -14,14 +14,13 @@ from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks._block import ActivationDraw, Block, MeanDraw
 from bayescade.blocks._fused import fused
 from bayescade.errors import Failure, UserError
-from bayescade.kernels._triton import available, interpreted
+from bayescade.kernels._triton import KERNELS, check_kernels
 from bayescade.seeds import derived_seed
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.losses import Loss
 from bayescade.training.stage import Stage
 
 PRECISIONS = ("auto", "bf16", "tf32", "float32")
-KERNELS = ("fused", "plain")
 EAGER_STEPS = 3  # before the graph is captured: libraries choose their kernels, the optimiser makes its state
 
 
@@ -136,13 +135,6 @@ def precision_on(device: torch.device, precision: str) -> str:
     return precision if precision != "auto" else ("bf16" if device.type == "cuda" else "float32")
 
 
-def use_fused(kernels: str, device: torch.device) -> bool:
-    """Whether the fused kernels do the work."""
-    if kernels == "fused" and not (available() and (device.type == "cuda" or interpreted())):
-        raise UserError("setting kernels: fused needs a GPU and Triton; use: --set fit.kernels=plain")
-    return kernels == "fused"
-
-
 @contextlib.contextmanager
 def libraries(precision: str) -> Iterator[None]:
     """The fastest convolutions of a precision, for the time of a training."""
@@ -174,7 +166,8 @@ class Step:
         precision = precision_on(stage.image.device, settings.precision)
         self.mixed = precision == "bf16"
         self.features = torch.bfloat16 if self.mixed else stage.image.dtype
-        self.fused = use_fused(settings.kernels, stage.image.device)
+        check_kernels(settings.kernels, stage.image.device)
+        self.fused = settings.kernels == "fused"
         self.team, self.part = team, team.part(batch)
         new, pixels = stage.image.new_empty, stage.image.shape[1:]
         shape = (batch // team.size, *pixels)
