@@ -195,9 +195,10 @@ def train(
     )
     if not answer.pop("first"):
         return  # another process of the team speaks
-    line = f"{answer['out']}: {answer['blocks']} blocks of {method} for {answer['case']} in {answer['training_seconds']:.1f} s"
-    if answer["validation_psnr"] is not None:
-        line += f", validation PSNR {answer['validation_psnr']:.2f} dB"
+    line = (
+        f"{answer['out']}: {answer['blocks']} blocks of {method} for {answer['case']} "
+        f"in {answer['training_seconds']:.1f} s, validation PSNR {answer['validation_psnr']:.2f} dB"
+    )
     _warn([answer])
     _answer(answer, [line], json_output)
 
@@ -276,7 +277,7 @@ def evaluate(
 @app.command(epilog="Example: bayescade pack runs/bdgd-plus-32 --out model --half")
 def pack(
     run_folder: Annotated[str, typer.Argument(metavar="RUN", help="A finished run folder.")],
-    out: Annotated[str, typer.Option(help="Folder for the model: weights.safetensors, manifest.json, card.md.")],
+    out: Annotated[str, typer.Option(help="Folder for the model: its weights, manifest.json and card.md.")],
     half: Annotated[bool, typer.Option("--half", help="Half precision: half the size.")] = False,
     json_output: Json = False,
     device: Device = "auto",
@@ -407,16 +408,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
         command = context.command_path if context else "bayescade"
         return _fail(f"{error.format_message()} See: {command} --help", 2)
     except OSError as error:
-        if os.environ.get("BAYESCADE_DEBUG", "0") != "0":
+        if _debugging():
             raise
         unusable = error.errno in (errno.EACCES, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
         return _fail(f"{error.filename}: cannot be used ({error.strerror})", 2 if unusable else 1)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted; no file was left half-written", 1)
     except Exception as error:
-        if os.environ.get("BAYESCADE_DEBUG", "0") != "0":
+        if _debugging():
             raise
         return _fail(f"failed: {type(error).__name__}: {error} (BAYESCADE_DEBUG=1 shows where)", 1)
+
+
+def _debugging() -> bool:
+    return os.environ.get("BAYESCADE_DEBUG", "0") != "0"
 
 
 def _fail(message: str, code: int) -> int:

@@ -129,7 +129,8 @@ class Run:
         digest = ""
         if self.writes:
             named = {f"{place + 1:02d}.{key}": value for key, value in tensors.items()}
-            digest = write_tensors(self.folder / name, named)
+            content, digest = serialised(named)
+            write_bytes(self.folder / name, content)
         self.manifest["blocks"].append({"file": name, "sha256": digest, **record})
         self._write_manifest()
 
@@ -256,16 +257,20 @@ def read_blocks(folder: Path | str, manifest: Mapping[str, Any]) -> list[Tensors
     return blocks
 
 
-def write_tensors(path: Path, tensors: Tensors) -> str:
-    """Writes a safetensors file; gives its hash."""
+def serialised(tensors: Tensors) -> tuple[bytes, str]:
+    """The content of a safetensors file, and its hash."""
     content = save_tensors({key: value.detach().cpu().contiguous() for key, value in tensors.items()})
+    return content, hashlib.sha256(content).hexdigest()
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file of weights, whole or not at all."""
 
     def write(path: Path) -> None:
         with replacing(path) as partial:
             partial.write_bytes(content)
 
     write_or_fail(path, write)
-    return hashlib.sha256(content).hexdigest()
 
 
 def read_tensors(path: Path, digest: str) -> Tensors:
@@ -296,9 +301,9 @@ def pack(folder: Path | str, out: Path | str, *, half: bool = False) -> dict[str
         for key, value in block.items():
             tensors[f"{place:02d}.{key}"] = halved(value) if half and not stays(key, value) else value
     target = make_folder(out)
-    content = save_tensors({key: value.contiguous() for key, value in tensors.items()})
-    name = PACKED.format(hashlib.sha256(content).hexdigest()[:8])
-    digest = write_tensors(target / name, tensors)
+    content, digest = serialised(tensors)
+    name = PACKED.format(digest[:8])
+    write_bytes(target / name, content)
     entries = [{**entry, "file": name, "sha256": digest} for entry in manifest["blocks"]]
     packed = {**manifest, "blocks": entries, "half": half or manifest.get("half", False)}
     write_text(target / CARD, card)

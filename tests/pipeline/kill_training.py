@@ -17,18 +17,10 @@ torch.set_num_threads(1)
 
 from bayescade.data.simulate import Noise  # noqa: E402
 from bayescade.pipeline.train import train  # noqa: E402
+from tests.pipeline.tiny import LONGER  # noqa: E402
 
 BLOCKS = 12
-SETTINGS = [
-    f"greedy.blocks={BLOCKS}",
-    "greedy.restarts=0",
-    "greedy.redraw=1",
-    "fit.epochs=3",
-    "fit.batch=4",
-    "data.images=8",
-    "data.validation_images=2",
-    "block.channels=4",
-]
+SETTINGS = [*LONGER, f"greedy.blocks={BLOCKS}"]
 
 
 def start(folder: str, geometry: str) -> int:

@@ -13,18 +13,9 @@ import torch
 
 from bayescade.cli import run
 from bayescade.runs import read_blocks, read_manifest
+from tests.pipeline.tiny import GEOMETRY, LONGER
 
-GEOMETRY = "bins = 15\nviews = 6\nimage_shape = [12, 12]\n"
 SECONDS = 120
-SETTINGS = [
-    "greedy.restarts=0",
-    "greedy.redraw=1",
-    "fit.epochs=3",
-    "fit.batch=4",
-    "data.images=8",
-    "data.validation_images=2",
-    "block.channels=4",
-]
 
 
 def arguments(folder: Path, out: str, blocks: int, *more: str) -> list[str]:
@@ -40,7 +31,7 @@ def arguments(folder: Path, out: str, blocks: int, *more: str) -> list[str]:
         "cpu",
         "--json",
     ]
-    return [*line, *[part for text in (*SETTINGS, f"greedy.blocks={blocks}", *more) for part in ("--set", text)]]
+    return [*line, *[part for text in (*LONGER, f"greedy.blocks={blocks}", *more) for part in ("--set", text)]]
 
 
 def torchrun(line: list[str], *options: str) -> subprocess.Popen[str]:

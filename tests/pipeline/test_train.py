@@ -22,17 +22,10 @@ from bayescade.pipeline.train import train
 from bayescade.runs import pack
 from bayescade.testing import check_method
 from bayescade.training import greedy
+from tests.pipeline.tiny import GEOMETRY, SETTINGS
 
-GEOMETRY = "bins = 15\nviews = 6\nimage_shape = [12, 12]\n"
-TINY = [
-    "greedy.blocks=2",
-    "fit.epochs=2",
-    "fit.batch=4",
-    "data.images=8",
-    "data.validation_images=2",
-    "block.channels=4",
-    "greedy.restarts=0",
-]
+TINY = [*SETTINGS, "greedy.blocks=2", "fit.epochs=2"]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -323,10 +316,8 @@ def test_a_packed_run_gives_the_same_images(
 
 
 def test_a_killed_training_ends_as_if_it_had_not_been(geometry: str, tmp_path: Path) -> None:
-    script = Path(__file__).parent / "kill_training.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), geometry, "20"], capture_output=True, text=True, timeout=250
-    )
+    line = [sys.executable, "-m", "tests.pipeline.kill_training", str(tmp_path), geometry, "20"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["kills"] >= 20

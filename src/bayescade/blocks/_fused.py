@@ -24,7 +24,7 @@ def fused(
 ) -> Gaussian:
     """`block(x, gradient, ActivationDraw(noise))`."""
     shape = (x.shape[-2], x.shape[-1])
-    planes = torch.stack([x.flatten(), (gradient * block.gradient_scale).flatten()]).to(dtype)
+    planes = planes_of(block, x, gradient, dtype)
     drawn = list(noise)
 
     def output(layers: Sequence[Layer], extra: Tensor | None, last: LastConv) -> tuple[Tensor, Tensor]:
@@ -64,12 +64,17 @@ class FusedImages:
     ) -> Tensor:
         """`block.image(x, gradient, WeightDraw(...))`, (samples * batch, 1, height, width)."""
         shape = (x.shape[-2], x.shape[-1])
-        planes = torch.stack([x.flatten(), (gradient * self.block.gradient_scale).flatten()]).to(self.dtype)
+        planes = planes_of(self.block, x, gradient, self.dtype)
         features = run_layers(planes, None, self.layers, shape)[-1]
         out, _ = head(features, head_layout(weights).contiguous(), None, shape, shared)
         out = out.reshape(-1, *x.shape[1:]).to(x.dtype) + self.block.last.bias
         before = x.repeat(len(weights), 1, 1, 1) if shared else x
         return relu(before + self.block.output_scale * out)
+
+
+def planes_of(block: Block, x: Tensor, gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    """Image and scaled gradient as planes, (2, pixels)."""
+    return torch.stack([x.flatten(), (gradient * block.gradient_scale).flatten()]).to(dtype)
 
 
 def prepared(layer: Layer, dtype: torch.dtype) -> Layer:

@@ -23,9 +23,8 @@ from bayescade.seeds import derived_seed
 # Bytes of features worked on at once: what stays in the cache of a CPU; on a GPU at most a quarter of what is free.
 CHUNK_BYTES = {"cpu": 3 * 2**24, "cuda": 2**33}
 MOST_PASSES = 128
-LOOK_EVERY = (
-    8  # samples between looks at a tolerance, whatever the memory: so the answer does not depend on the machine
-)
+# Samples between looks at a tolerance, whatever the memory: so the answer does not depend on the machine.
+LOOK_EVERY = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +33,8 @@ class InferenceSettings:
 
     draws: str = "weights"  # weights, or activations (the paper)
     analytic: bool = True  # the last block's weights are integrated in closed form, not drawn
-    kernels: str = (
-        "plain"  # plain, or fused: Triton kernels for a GPU, features in half precision; for draws of weights
-    )
+    # plain, or fused: Triton kernels for a GPU with features in half precision, for draws of weights.
+    kernels: str = "plain"
     tolerance: float = 0.0  # stop when the relative error of the epistemic std is at most this; 0 = take all samples
 
     def __post_init__(self) -> None:

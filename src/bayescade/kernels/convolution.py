@@ -20,14 +20,25 @@ CHUNKS = 132  # runs of pixels over which a weight's gradient is summed side by 
 
 
 @jit
+def _tile(number, pixels, height, width, BLOCK: tl.constexpr):
+    """The pixels of a tile: their place, whether there is such a pixel, and their row and column in the image."""
+    pixel = number * BLOCK + tl.arange(0, BLOCK)
+    return pixel, pixel < pixels, (pixel // width) % height, pixel % width
+
+
+@jit
+def _in_image(row, column, height, width):
+    """Whether a row and a column are those of an image."""
+    return (row >= 0) & (row < height) & (column >= 0) & (column < width)
+
+
+@jit
 def _plane_taps(plane, pixel, inside, row, column, height, width):
     """The nine neighbours of each pixel in a plane, zeros outside the image, (pixels, 16)."""
     tap = tl.arange(0, 16)[None, :]
     down = tap // 3 - 1
     right = tap % 3 - 1
-    there = (tap < 9) & inside[:, None]
-    there = there & (row[:, None] + down >= 0) & (row[:, None] + down < height)
-    there = there & (column[:, None] + right >= 0) & (column[:, None] + right < width)
+    there = (tap < 9) & inside[:, None] & _in_image(row[:, None] + down, column[:, None] + right, height, width)
     return tl.load(plane + pixel[:, None] + down * width + right, mask=there, other=0.0)
 
 
@@ -55,10 +66,7 @@ def _convolve(
     BLOCK: tl.constexpr,
 ):
     group = tl.program_id(1)
-    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = pixel < pixels
-    column = pixel % width
-    row = (pixel // width) % height
+    pixel, inside, row, column = _tile(tl.program_id(0), pixels, height, width, BLOCK)
     channel = tl.arange(0, OUT)
     total = tl.zeros((BLOCK, OUT), SUM)
     for place in tl.static_range(PLANES):
@@ -72,9 +80,7 @@ def _convolve(
         for tap in range(9):
             down = tap // 3 - 1
             right = tap % 3 - 1
-            there = (
-                inside & (row + down >= 0) & (row + down < height) & (column + right >= 0) & (column + right < width)
-            )
+            there = inside & _in_image(row + down, column + right, height, width)
             near = features + (pixel + down * width + right)[:, None] * IN_STRIDE + group * IN + into[None, :]
             values = tl.load(near, mask=there[:, None], other=0.0)
             weight = tl.load(weights + ((group * 9 + tap) * IN + into[:, None]) * OUT + channel[None, :])
@@ -115,10 +121,7 @@ def _weight_gradient(
     middle = tl.zeros((IN, OUT), SUM)
     right = tl.zeros((IN, OUT), SUM)
     for tile in range(TILES):
-        pixel = (run * TILES + tile) * BLOCK + tl.arange(0, BLOCK)
-        inside = pixel < pixels
-        column = pixel % width
-        row = (pixel // width) % height
+        pixel, inside, row, column = _tile(run * TILES + tile, pixels, height, width, BLOCK)
         there = inside & (row + down >= 0) & (row + down < height)
         slope = tl.load(
             slopes + pixel[:, None] * OUT_STRIDE + group * OUT + channel[None, :], mask=inside[:, None], other=0.0
@@ -163,14 +166,11 @@ def _plane_weight_gradient(
     total = tl.zeros((16, OUT), SUM)
     bias = tl.zeros((OUT,), SUM)
     for tile in range(TILES):
-        pixel = (run * TILES + tile) * BLOCK + tl.arange(0, BLOCK)
-        inside = pixel < pixels
+        pixel, inside, row, column = _tile(run * TILES + tile, pixels, height, width, BLOCK)
         slope = tl.load(
             slopes + pixel[:, None] * OUT_STRIDE + group * OUT + channel[None, :], mask=inside[:, None], other=0.0
         )
         if plane < PLANES:
-            column = pixel % width
-            row = (pixel // width) % height
             taps = _plane_taps(planes + plane * pixels, pixel, inside, row, column, height, width)
             total += tl.dot(tl.trans(taps), slope, input_precision=PRECISION, out_dtype=SUM)
         else:

@@ -10,7 +10,18 @@ import torch
 from torch import Tensor
 
 from bayescade.kernels._triton import cdiv, jit, tl
-from bayescade.kernels.convolution import BLOCK, CHUNKS, PLANE_TAPS, _plane_taps, precision, runs_of, sum_type, sums
+from bayescade.kernels.convolution import (
+    BLOCK,
+    CHUNKS,
+    PLANE_TAPS,
+    _in_image,
+    _plane_taps,
+    _tile,
+    precision,
+    runs_of,
+    sum_type,
+    sums,
+)
 
 
 @jit
@@ -30,10 +41,7 @@ def _head(
     BLOCK: tl.constexpr,
 ):
     sample = tl.program_id(1)
-    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = pixel < pixels
-    column = pixel % width
-    row = (pixel // width) % height
+    pixel, inside, row, column = _tile(tl.program_id(0), pixels, height, width, BLOCK)
     into = tl.arange(0, IN)
     begin = sample.to(tl.int64) * pixels
     mean = tl.zeros((BLOCK,), SUM)
@@ -42,7 +50,7 @@ def _head(
     for tap in range(9):
         down = tap // 3 - 1
         right = tap % 3 - 1
-        there = inside & (row + down >= 0) & (row + down < height) & (column + right >= 0) & (column + right < width)
+        there = inside & _in_image(row + down, column + right, height, width)
         near = source + (pixel + down * width + right)[:, None] * IN + into[None, :]
         values = tl.load(near, mask=there[:, None], other=0.0).to(SUM)
         weight = tl.load(weights + (sample * 16 + tap) * IN + into).to(SUM)
@@ -82,10 +90,7 @@ def _head_gradient(
     of_weight = tl.zeros((16, IN), SUM)
     of_spread = tl.zeros((16, IN), SUM)
     for tile in range(TILES):
-        pixel = (run * TILES + tile) * BLOCK + tl.arange(0, BLOCK)
-        inside = pixel < pixels
-        column = pixel % width
-        row = (pixel // width) % height
+        pixel, inside, row, column = _tile(run * TILES + tile, pixels, height, width, BLOCK)
         place = pixel[:, None] * IN + into[None, :]
         value = tl.load(features + place, mask=inside[:, None], other=0.0)
         near_mean = _plane_taps(mean_slopes, pixel, inside, row, column, height, width).to(value.dtype)

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from bayescade.files import check_folder, make_folder, read_text, write_json, wr
 from bayescade.phantoms import ellipses, shepp_logan
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.pipeline.evaluate import score, score_row
-from bayescade.pipeline.models import difference, list_models, load_model, model_folder, model_scan
+from bayescade.pipeline.models import difference, load_model, model_folder, model_scan, shipped_folder
 from bayescade.pipeline.paper_table import published
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scores import mean
@@ -75,8 +76,7 @@ def benchmark_paper(
     known = shelf.names(methods)
     names = method_names or known
     for name in names:
-        trained = any(model["name"] == name for model in list_models()) or Path(name).is_dir()
-        if name not in known and not trained:
+        if name not in known and shipped_folder(name) is None and not os.path.isdir(name):
             raise UserError(shelf.unknown("method", name, [*known, "a run folder"]))
     if settings and len(names) != 1:
         raise UserError("--set: expected one method to set, e.g. --methods tv, got several")
@@ -119,7 +119,7 @@ def model_of(name: str, case: str) -> str | None:
     if shelf.take(methods, name).ANY_GEOMETRY:
         return name
     shipped = f"{name}/{case}"
-    return shipped if any(model["name"] == shipped for model in list_models()) else None
+    return shipped if shipped_folder(shipped) is not None else None
 
 
 def weights_of(name: str, case: str) -> str | None:

@@ -18,7 +18,7 @@ def write_card(manifest: Mapping[str, Any]) -> str:
     own = f"images of {settings['images']['name']}" if settings["images"] else f"{kind}, values in [0, 1]"
     images = f"{settings['data']['images']} {own}"
     height, width = geometry.image_shape
-    last = blocks[-1] if blocks else {}
+    last = blocks[-1]
     lines = [
         f"# {manifest['method']} for {manifest['case']}",
         "",
@@ -29,7 +29,7 @@ def write_card(manifest: Mapping[str, Any]) -> str:
         f"loss {settings['greedy']['loss']}, {settings['fit']['epochs']} epochs a block",
         f"- **Training time**: {manifest['training_seconds']:.1f} s on {manifest.get('processes', 1)} x {manifest['device']} "
         f"(precision {settings['fit']['precision']})",
-        f"- **Validation**: {last.get('validation_psnr', float('nan')):.2f} dB on "
+        f"- **Validation**: {last['validation_psnr']:.2f} dB on "
         f"{settings['data']['validation_images']} images of the validation split, mean weights",
     ]
     scores = manifest.get("scores")

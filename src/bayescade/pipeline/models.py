@@ -1,6 +1,7 @@
 """Models by name: methods for any geometry, shipped weights (`bdgd-plus/sparse-32`), and run folders."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,40 +40,35 @@ def load_model(
 
 def model_folder(name: str) -> Path | None:
     """Where the weights of a model are; None for a model without; raises when there is no such model."""
-    models = list_models()
-    for model in models:
-        if model["name"] == name:
-            return Path(model["folder"]) if model["folder"] else None
-    if name and is_file(Path(name) / MANIFEST):
+    on_shelf = name in shelf.names(methods)
+    if on_shelf and shelf.take(methods, name).ANY_GEOMETRY:
+        return None
+    shipped = shipped_folder(name)
+    if shipped is not None:
+        return shipped
+    if name and os.path.exists(Path(name) / MANIFEST):
         return Path(name)
-    if name and is_folder(name):
+    if name and os.path.isdir(name):
         raise UserError(
             f"{name}: expected a run folder, but there is no {MANIFEST} in it; train one with: bayescade train"
         )
-    known = [model["name"] for model in models]
-    if name in shelf.names(methods):
+    known = [model["name"] for model in list_models()]
+    if on_shelf:
         own = [model for model in known if model.startswith(f"{name}/")]
-        shipped = f"shipped: {', '.join(own)}" if own else "none is shipped yet"
+        shipped_models = f"shipped: {', '.join(own)}" if own else "none is shipped yet"
         raise UserError(
-            f"model '{name}': its weights belong to a geometry ({shipped}); train one: bayescade train {name}"
+            f"model '{name}': its weights belong to a geometry ({shipped_models}); train one: bayescade train {name}"
         )
     raise UserError(shelf.unknown("model", name, [*known, "a run folder"]))
 
 
-def is_file(path: Path) -> bool:
-    """Whether there is such a file, as far as one can see."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
-
-
-def is_folder(name: str) -> bool:
-    """Whether there is such a folder, as far as one can see."""
-    try:
-        return Path(name).is_dir()
-    except OSError:
-        return False
+def shipped_folder(name: str) -> Path | None:
+    """The folder of a model of the zoo, `method/case`; None where there is none of that name."""
+    method, _, case = name.partition("/")
+    if method not in shelf.names(methods) or Path(case).name != case or not case:
+        return None
+    folder = ZOO / method / case
+    return folder if os.path.exists(folder / MANIFEST) else None
 
 
 def load_folder(

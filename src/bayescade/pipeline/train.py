@@ -160,14 +160,13 @@ def device_name(device: torch.device) -> str:
 def summary(run: Run) -> dict[str, Any]:
     """What there is to say about a finished run."""
     manifest = run.manifest
-    last = manifest["blocks"][-1] if manifest["blocks"] else {}
     return {
         "first": run.writes,  # whether this process is the one that speaks
         "out": str(run.folder),
         "method": manifest["method"],
         "case": manifest["case"],
         "blocks": len(manifest["blocks"]),
-        "validation_psnr": last.get("validation_psnr"),
+        "validation_psnr": manifest["blocks"][-1]["validation_psnr"],
         "training_seconds": manifest["training_seconds"],
         "warning": "; ".join(warnings_of(manifest)) or None,
     }

@@ -5,7 +5,7 @@ import torch
 from bayescade.bayes.last_layer import NormalEquations
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks._block import Block, MeanDraw
-from bayescade.training.stage import Stage, images_behind
+from bayescade.training.stage import Stage, batches, images_behind
 
 REFIT_BATCH = 64
 
@@ -20,8 +20,8 @@ def refit(block: Block, stage: Stage, temperature: float, move: bool) -> None:
     if block.variance is None:
         return
     equations = [NormalEquations(layer) for layer in random_layers(block)]
-    for first in range(0, len(stage), REFIT_BATCH):
-        add_normal_equations(block, stage, slice(first, first + REFIT_BATCH), equations)
+    for some in batches(len(stage), REFIT_BATCH):
+        add_normal_equations(block, stage, some, equations)
     for place, (layer, sums) in enumerate(zip(random_layers(block), equations, strict=True)):
         sums.refit(layer, temperature=temperature, move=move and place == 0)
     if not block.variance.layers:

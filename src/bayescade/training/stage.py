@@ -48,10 +48,14 @@ class Stage:
 def gradients(data: Data, image: Tensor, batch: int) -> Tensor:
     """The gradient at each image, a batch at a time."""
     parts = []
-    for first in range(0, len(image), batch):
-        some = slice(first, first + batch)
+    for some in batches(len(image), batch):
         parts.append(Data(data.operator, data.norm, data.sinogram[some]).gradient(image[some]))
     return torch.cat(parts)
+
+
+def batches(count: int, batch: int) -> Iterator[slice]:
+    """Runs of at most `batch` of so many images, in order."""
+    return (slice(first, min(first + batch, count)) for first in range(0, count, batch))
 
 
 @torch.no_grad()
@@ -59,8 +63,7 @@ def predictions(
     block: Block, stage: Stage, draw: Callable[[int], Draw], batch: int
 ) -> Iterator[tuple[slice, Gaussian]]:
     """What the block gives for the stage, a batch at a time; `draw` is asked with the number of images."""
-    for first in range(0, len(stage), batch):
-        some = slice(first, min(first + batch, len(stage)))
+    for some in batches(len(stage), batch):
         image = stage.image[some]
         yield some, block(image, stage.gradient[some], draw(len(image)))
 
@@ -69,8 +72,7 @@ def predictions(
 def images_behind(block: Block, stage: Stage, draw: Callable[[int], Draw], batch: int) -> Tensor:
     """The images that the block gives for the stage, like its images."""
     found = torch.empty_like(stage.image)
-    for first in range(0, len(stage), batch):
-        some = slice(first, min(first + batch, len(stage)))
+    for some in batches(len(stage), batch):
         image = stage.image[some]
         found[some] = block.image(image, stage.gradient[some], draw(len(image)))
     return found
