@@ -75,7 +75,7 @@ def epistemic(model: TrainedCascade, sinogram: torch.Tensor, samples: int) -> li
         for module in model.cascade.modules():
             if isinstance(module, MeanFieldConv):
                 module.jitter = jitter
-        settings = InferenceSettings(draws=draws, analytic=False)
+        settings = InferenceSettings(draws=draws, analytic=False, kernels="plain")
         pixels, regions = [], []
         with progress(name, len(sinogram) - 1) as advance:
             for one in sinogram[:-1].split(1):

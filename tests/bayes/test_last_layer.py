@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import unfold
 
-from bayescade.bayes.last_layer import NormalEquations
+from bayescade.bayes.last_layer import Curvature, NormalEquations
 from bayescade.bayes.layers import MeanFieldConv
 
 NOISE = 0.3
@@ -36,7 +36,7 @@ def refitted(temperature: float = 1.0) -> tuple[MeanFieldConv, Tensor, Tensor, N
     for some in (slice(0, 1), slice(1, 3)):  # in runs, as they come
         weight = torch.full_like(truth[some], 1 / NOISE**2)
         equations.add(h[some], weight, (truth[some] - layer.mean(h[some])).detach())
-    equations.refit(layer, temperature=temperature)
+    equations.refit(layer, temperature)
     return layer, h, truth, equations
 
 
@@ -84,14 +84,19 @@ def test_the_predictive_moments_are_those_of_the_mean_field_posterior() -> None:
     assert torch.allclose(layer.output_variance(h).flatten(), variance)
 
 
-def test_without_moving_only_the_spread_changes() -> None:
+def test_the_curvature_alone_gives_the_same_spread_and_moves_nothing() -> None:
     layer, h, truth = problem()
+    weight = torch.rand(truth.shape, generator=torch.Generator().manual_seed(3)).double()
     before = layer.weight.detach().clone()
-    equations = NormalEquations(layer)
-    equations.add(h, torch.ones_like(truth), (truth - layer.mean(h)).detach())
-    equations.refit(layer, move=False)
+    alone, equations = Curvature(layer), NormalEquations(layer)
+    for some in (slice(0, 1), slice(1, None)):
+        alone.add(h[some], weight[some])
+        equations.add(h[some], weight[some], truth[some])
+    alone.refit(layer, 2.0)
     assert torch.equal(layer.weight, before)
-    assert float(layer.log_std.detach().mean()) > -5
+    found = layer.log_std.detach().clone()
+    equations.refit(layer, 2.0)
+    assert torch.allclose(layer.log_std, found, rtol=1e-12)
 
 
 def test_a_feature_that_never_occurs_keeps_the_prior() -> None:

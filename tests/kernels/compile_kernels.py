@@ -13,22 +13,28 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from bayescade.kernels import convolution, head
+from bayescade.kernels._triton import Launch
 
 TARGET = GPUTarget("cuda", 90, 32)
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-COMMON = {"PRECISION": "ieee", "SUM": tl.float32, "BLOCK": convolution.BLOCK}
-SINGLE = ("bias", "partial", "partial_bias", "mean_out", "variance_out", "mean_slopes", "variance_slopes")
-WHOLE = ("pixels", "height", "width")
+COMMON = {"PRECISION": "ieee", "SUM": tl.float32, "HEIGHT": 128, "WIDTH": 128, "TILES": 31}
+SINGLE = ("bias", "partial", "partial_bias", "mean_out", "variance_out")
+WHOLE = ("plane_size", "in_group", "out_group", "stop", "places", "per", "pixels")
 
 
-def usage(kernel: Any, constants: dict[str, Any]) -> dict[str, int]:
+def usage(kernel: Any, launch: Launch, constants: dict[str, Any]) -> dict[str, int]:
     """Registers of a thread and bytes it spills, of the kernel with features in bfloat16."""
-    known = {name: value for name, value in {**COMMON, **constants}.items() if name in kernel.arg_names}
+    known = {**COMMON, **constants, "BLOCK": launch.block}
+    known = {name: value for name, value in known.items() if name in kernel.arg_names}
     single = (*SINGLE, "weights", "variances") if kernel is head._head else SINGLE
     types = {name: "i32" if name in WHOLE else "*fp32" if name in single else "*bf16" for name in kernel.arg_names}
     types |= dict.fromkeys(known, "constexpr")
     places = {(kernel.arg_names.index(name),): value for name, value in known.items()}
-    compiled = triton.compile(ASTSource(fn=kernel, signature=types, constexprs=places), target=TARGET)
+    aligned = {
+        (place,): [["tt.divisibility", 16]] for place, name in enumerate(kernel.arg_names) if types[name].startswith("*")
+    }
+    source = ASTSource(fn=kernel, signature=types, constexprs=places, attrs=aligned)
+    compiled = triton.compile(source, TARGET, {"num_warps": launch.warps, "num_stages": launch.stages})
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
@@ -40,30 +46,41 @@ def usage(kernel: Any, constants: dict[str, Any]) -> dict[str, int]:
 
 def convolve(planes: int, into: int, out: int, groups: int, mask: bool) -> dict[str, int]:
     """A convolution forward, or with a mask that of a gradient."""
-    sizes = {"PLANES": planes, "IN": into, "OUT": out, "IN_STRIDE": into * groups, "OUT_STRIDE": out * groups}
-    return usage(convolution._convolve, {**sizes, "RELU": not mask, "MASK": mask})
+    launch = convolution.CONVOLVE if out <= convolution.WIDE else convolution.CONVOLVE_WIDE
+    sizes = {"PLANES": planes, "IN": into, "OUT": out, "IN_STRIDE": into, "OUT_STRIDE": out * groups}
+    return usage(convolution._convolve, launch, {**sizes, "MASK": mask})
 
 
 def weights(into: int, out: int, groups: int) -> dict[str, int]:
     """The gradient of weights."""
-    sizes = {"IN": into, "OUT": out, "IN_STRIDE": into * groups, "OUT_STRIDE": out * groups}
-    return usage(convolution._weight_gradient, {**sizes, "GROUPS": groups, "TILES": 125})
+    join = convolution.JOINED if into <= convolution.MOST_JOINED else 1
+    sizes = {"IN": into, "OUT": out, "JOIN": join, "IN_STRIDE": into, "OUT_STRIDE": out * groups, "GROUPS": groups}
+    wide = max(3, join) * into * out > convolution.WIDE_SUMS
+    launch = convolution.WEIGHT_GRADIENT_WIDE if wide else convolution.WEIGHT_GRADIENT
+    return usage(convolution._weight_gradient, launch, sizes)
 
 
-planes = {"PLANES": 2, "PLANE_GROUP": 1, "OUT": 16, "OUT_STRIDE": 32, "TILES": 125}
+planes = {"PLANES": 2, "PLANE_GROUP": 1, "OUT": 16, "OUT_STRIDE": 16}
 print(
     json.dumps(
         {
             "first": convolve(1, 0, 16, 2, False),
             "branches": convolve(0, 16, 32, 2, False),
             "common": convolve(0, 64, 32, 1, False),
+            "end of common": convolve(0, 32, 16, 1, False),
             "gradient of common": convolve(0, 32, 64, 1, True),
+            "gradient of branches": convolve(0, 32, 16, 2, True),
             "variance": convolve(2, 16, 16, 1, False),
             "weights of branches": weights(16, 32, 2),
             "weights of common": weights(64, 32, 1),
-            "weights of planes": usage(convolution._plane_weight_gradient, planes),
-            "head": usage(head._head, {"IN": 16, "SHARED": True, "VARIANCE": True}),
-            "gradient of head": usage(head._head_gradient, {"IN": 16, "TILES": 31}),
+            "weights of the end of common": weights(32, 16, 1),
+            "wide: common": convolve(0, 128, 64, 1, False),
+            "wide: gradient of common": convolve(0, 64, 128, 1, True),
+            "wide: weights of branches": weights(32, 64, 2),
+            "wide: weights of common": weights(128, 64, 1),
+            "weights of planes": usage(convolution._plane_weight_gradient, convolution.PLANE_GRADIENT, planes),
+            "head": usage(head._head, head.HEAD, {"IN": 16, "SHARED": True, "VARIANCE": True}),
+            "gradient of head": usage(head._head_gradient, head.HEAD_GRADIENT, {"IN": 16}),
         }
     )
 )

@@ -20,7 +20,7 @@ if not available():
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
-from bayescade.blocks._fused import FusedImages, fused  # noqa: E402
+from bayescade.blocks._fused import FusedBlock, fused  # noqa: E402
 
 
 def block_of(kind: str, shape: BlockSettings, seed: int, dtype: torch.dtype = torch.float64) -> Block:
@@ -104,13 +104,26 @@ def test_any_shape(
     compare(block_of("heteroscedastic", shape, seed), inputs(*sizes, seed), 1e-11)
 
 
+def test_what_memory_held_before_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = BlockSettings(variance_input="features", variance_channels=16, variance_depth=2)
+    block = block_of("heteroscedastic", shape, seed=10)
+
+    def not_empty(like: Tensor, size: int | tuple[int, ...], **kind: torch.dtype) -> Tensor:
+        return like.new_full((size,) if isinstance(size, int) else size, torch.nan, **kind)
+
+    monkeypatch.setattr(Tensor, "new_empty", not_empty)
+    monkeypatch.setattr(torch, "empty_like", lambda other, **kind: torch.full_like(other, torch.nan, **kind))
+    compare(block, inputs(2, 6, 8, seed=11), 1e-12)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_images_of_draws(shared: bool) -> None:
     block = block_of("heteroscedastic", BlockSettings(channels=5), seed=8)
     x, gradient, *_ = inputs(3 if shared else 6, 7, 5, seed=9)
     noise = torch.randn((2, 5, 3, 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(DEVICE)
     draw = WeightDraw([noise, noise], shared)
-    ours = FusedImages(block, torch.float64).image(x, gradient, block.last.draw(noise), shared)
+    fast = FusedBlock(block, torch.float64)
+    ours = fast.image(x, fast.features(x, gradient), block.last.draw(noise), shared)
     expect("image", ours, block.image(x, gradient, draw), 1e-12)
 
 

@@ -132,6 +132,16 @@ def test_stages_are_pushed_with_noise_of_the_weights() -> None:
     assert torch.allclose(pushed.gradient, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("sampling", ["mean", "weights"])
+def test_the_fused_kernels_push_like_the_plain_layers(sampling: str) -> None:
+    block, stage = block_of(), stage_of()
+    plain, fused = (
+        advance(block, stage, sampling, seed=2, batch=4, kernels=kernels).image for kernels in ("plain", "fused")
+    )
+    assert torch.allclose(plain, fused, atol=1e-5)
+    assert not torch.equal(plain, stage.image)
+
+
 def test_the_fused_kernels_train_like_the_plain_layers() -> None:
     trained = []
     for kernels in ("plain", "fused"):

@@ -14,7 +14,7 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import unfold
+from torch.nn.functional import pad, unfold
 
 from bayescade.bayes.layers import KERNEL, MeanFieldConv
 
@@ -56,12 +56,43 @@ class NormalEquations:
         return mean + step, torch.linalg.inv(precision)
 
     @torch.no_grad()
-    def refit(self, layer: MeanFieldConv, *, temperature: float = 1.0, move: bool = True) -> None:
-        """Sets the layer to the nearest Gaussian with independent weights; without `move` its mean stays."""
-        spread = 1 / (1 + self.gram.diagonal()[:-1] / temperature)
-        layer.log_std.copy_((spread.log() / 2).reshape(layer.log_std.shape))
-        if move:
-            mean = torch.cat([layer.weight.flatten(), layer.bias]).double()
-            mean, _ = self.posterior(mean, temperature)
-            layer.weight.copy_(mean[:-1].reshape(layer.weight.shape))
-            layer.bias.copy_(mean[-1:])
+    def refit(self, layer: MeanFieldConv, temperature: float = 1.0) -> None:
+        """Sets the layer to the nearest Gaussian with independent weights."""
+        set_spread(layer, self.gram.diagonal()[:-1], temperature)
+        mean = torch.cat([layer.weight.flatten(), layer.bias]).double()
+        mean, _ = self.posterior(mean, temperature)
+        layer.weight.copy_(mean[:-1].reshape(layer.weight.shape))
+        layer.bias.copy_(mean[-1:])
+
+
+@final
+class Curvature:
+    """The diagonal of G alone, which is all that the standard deviations need, and far cheaper."""
+
+    def __init__(self, layer: MeanFieldConv):
+        self.diagonal = torch.zeros(layer.weight.shape[1:], dtype=torch.float64, device=layer.weight.device)
+
+    def add(
+        self,
+        h: Tensor,  # (batch, channels, height, width)
+        weight: Tensor,  # (batch, 1, height, width) w
+        residual: Tensor | None = None,  # as for `NormalEquations`; not needed
+    ) -> None:
+        """Adds the pixels of a batch: tap after tap, the features that it moves onto a pixel, squared and weighted."""
+        height, width = h.shape[-2:]
+        squares = pad(h.float() if h.dtype != torch.float64 else h, (KERNEL // 2,) * 4) ** 2
+        for place in range(KERNEL * KERNEL):
+            down, right = divmod(place, KERNEL)
+            near = squares[:, :, down : down + height, right : right + width]
+            self.diagonal[:, down, right] += (near * weight).sum((2, 3)).double().sum(0)
+
+    @torch.no_grad()
+    def refit(self, layer: MeanFieldConv, temperature: float = 1.0) -> None:
+        """Sets the standard deviations of the layer; its mean stays."""
+        set_spread(layer, self.diagonal, temperature)
+
+
+def set_spread(layer: MeanFieldConv, diagonal: Tensor, temperature: float) -> None:
+    """The standard deviations that belong to a diagonal of G."""
+    spread = 1 / (1 + diagonal / temperature)
+    layer.log_std.copy_((spread.log() / 2).reshape(layer.log_std.shape))

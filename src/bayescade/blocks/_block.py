@@ -231,6 +231,9 @@ class Block(nn.Module):
         ReLU are known.
         """
         inputs, h = self.features(x, gradient)
-        scale = self.output_scale
-        mean, variance = relu_moments(x + scale * self.last.mean(h), scale**2 * self.last.output_variance(h))
-        return Gaussian(mean, variance), self.variance.expected(inputs, h) if self.variance is not None else None
+        image = self.moments_of(x, self.last.mean(h), self.last.output_variance(h))
+        return image, self.variance.expected(inputs, h) if self.variance is not None else None
+
+    def moments_of(self, x: Tensor, mean: Tensor, variance: Tensor) -> Gaussian:
+        """Moments of the next image from those of the last layer's output."""
+        return Gaussian(*relu_moments(x + self.output_scale * mean, self.output_scale**2 * variance))

@@ -1,5 +1,6 @@
 """The block by the fused kernels: the same numbers as `Block.forward`, up to rounding, many times faster on a GPU."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import final
 
@@ -9,8 +10,10 @@ from torch.nn.functional import pad, relu
 
 from bayescade.bayes.gaussian import Gaussian, safe_sqrt
 from bayescade.bayes.layers import LastConv
-from bayescade.blocks._block import Block, MeanDraw, Trunk
+from bayescade.blocks._block import Block, Trunk
 from bayescade.blocks.heteroscedastic import VarianceNet
+from bayescade.blocks.homoscedastic import OneVariance
+from bayescade.kernels.frame import Frame
 from bayescade.kernels.head import head
 from bayescade.kernels.stack import Layer, filled, head_layout, layer_of, run_layers, stack
 
@@ -20,16 +23,16 @@ def fused(
     x: Tensor,  # (batch, 1, height, width)
     gradient: Tensor,  # (batch, 1, height, width)
     noise: Sequence[Tensor],  # (batch, 1, height, width) per random layer; empty = the mean of the weights
-    dtype: torch.dtype,  # of features: bfloat16, float16, float32 (as TF32), or float64
+    dtype: torch.dtype,  # of features: bfloat16, float16, float32, or float64
 ) -> Gaussian:
     """`block(x, gradient, ActivationDraw(noise))`."""
-    shape = (x.shape[-2], x.shape[-1])
-    planes = planes_of(block, x, gradient, dtype)
+    frame = frame_of(x)
+    planes = planes_of(block, x, gradient, frame, dtype)
     drawn = list(noise)
 
     def output(layers: Sequence[Layer], extra: Tensor | None, last: LastConv) -> tuple[Tensor, Tensor]:
         weights, variances = head_layout(last.weight)[0], head_layout(last.std() ** 2)[0]
-        mean, variance, features = stack(planes, extra, layers, weights, variances, shape)
+        mean, variance, features = stack(planes, extra, layers, weights, variances, frame)
         out = mean.reshape(x.shape) + last.bias
         if last.random and drawn:
             out = out + safe_sqrt(variance.reshape(x.shape) + last.jitter) * drawn.pop(0)
@@ -38,43 +41,103 @@ def fused(
     out, features = output(trunk_layers(block.trunk), None, block.last)
     image = relu(x + block.output_scale * out)
     if not isinstance(block.variance, VarianceNet):
-        return Gaussian(image, None if block.variance is None else block.variance(x, x, MeanDraw()))
+        return Gaussian(image, one_variance(block))
     net = block.variance
     z, _ = output(body_layers(net), features if net.sees_features else None, net.last)
     return Gaussian(image, net.of(z))
 
 
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """What a block's last layers see of some images."""
+
+    frame: Frame
+    planes: Tensor
+    common: Tensor
+
+
 @final
-class FusedImages:
-    """A trained block that gives images for draws of its weights: its features laid out once, for many calls."""
+class FusedBlock:
+    """A trained block by the fused kernels, without gradients: its weights laid out once, for many calls."""
 
     def __init__(self, block: Block, dtype: torch.dtype):
         self.block = block
         self.dtype = dtype
+        net = block.variance
+        self.net = net if isinstance(net, VarianceNet) else None
         with torch.no_grad():
-            self.layers = [prepared(layer, dtype) for layer in trunk_layers(block.trunk)]
+            self.trunk = [prepared(layer, dtype) for layer in trunk_layers(block.trunk)]
+            self.body = [prepared(layer, dtype) for layer in body_layers(self.net)] if self.net is not None else []
+
+    @torch.no_grad()
+    def features(self, x: Tensor, gradient: Tensor) -> Features:
+        """`block.features(x, gradient)`."""
+        frame = frame_of(x)
+        planes = planes_of(self.block, x, gradient, frame, self.dtype)
+        return Features(frame, planes, run_layers(planes, None, self.trunk, frame)[-1])
 
     @torch.no_grad()
     def image(
         self,
         x: Tensor,  # (batch, 1, height, width), or with samples in front (samples * batch, ...)
-        gradient: Tensor,  # like x
+        features: Features,  # of x
         weights: Tensor,  # (samples, channels, 3, 3): draws of the last layer
         shared: bool,  # every draw for every image; else each sample has its own
     ) -> Tensor:
         """`block.image(x, gradient, WeightDraw(...))`, (samples * batch, 1, height, width)."""
-        shape = (x.shape[-2], x.shape[-1])
-        planes = planes_of(self.block, x, gradient, self.dtype)
-        features = run_layers(planes, None, self.layers, shape)[-1]
-        out, _ = head(features, head_layout(weights).contiguous(), None, shape, shared)
-        out = out.reshape(-1, *x.shape[1:]).to(x.dtype) + self.block.last.bias
-        before = x.repeat(len(weights), 1, 1, 1) if shared else x
+        before = x.repeat(len(weights), 1, 1, 1) if shared and len(weights) > 1 else x
+        out = self._drawn(self.block.last, features.common, features.frame, weights, shared).reshape(before.shape)
         return relu(before + self.block.output_scale * out)
 
+    @torch.no_grad()
+    def variance(self, features: Features, weights: Tensor, shared: bool) -> Tensor | None:
+        """The variance around that image, for draws of the variance network's last layer."""
+        if self.net is None:
+            return one_variance(self.block)
+        frame = features.frame
+        z = self._drawn(self.net.last, self._variance_features(features), frame, weights, shared)
+        return self.net.of(z.reshape(-1, 1, frame.height, frame.width))
 
-def planes_of(block: Block, x: Tensor, gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    """Image and scaled gradient as planes, (2, pixels)."""
-    return torch.stack([x.flatten(), (gradient * block.gradient_scale).flatten()]).to(dtype)
+    @torch.no_grad()
+    def moments(self, x: Tensor, features: Features) -> tuple[Gaussian, Tensor | None]:
+        """`block.moments(x, gradient)`."""
+        image = self.block.moments_of(x, *self._moments(self.block.last, features.common, features.frame, x))
+        if self.net is None:
+            return image, one_variance(self.block)
+        z = self._moments(self.net.last, self._variance_features(features), features.frame, x)
+        return image, self.net.expected_of(*z)
+
+    def _variance_features(self, features: Features) -> Tensor:
+        assert self.net is not None
+        extra = features.common if self.net.sees_features else None
+        return run_layers(features.planes, extra, self.body, features.frame)[-1]
+
+    def _drawn(self, last: LastConv, features: Tensor, frame: Frame, weights: Tensor, shared: bool) -> Tensor:
+        out, _ = head(features, head_layout(weights).contiguous(), None, frame, shared)
+        return out.to(last.bias.dtype) + last.bias
+
+    def _moments(self, last: LastConv, features: Tensor, frame: Frame, x: Tensor) -> tuple[Tensor, Tensor]:
+        spread = head_layout(last.std() ** 2).contiguous()
+        mean, variance = head(features, head_layout(last.weight).contiguous(), spread, frame, shared=True)
+        return mean.to(x.dtype).reshape(x.shape) + last.bias, variance.to(x.dtype).reshape(x.shape) + last.jitter
+
+
+def one_variance(block: Block) -> Tensor | None:
+    """The variance of a block that has one for all pixels; None where it has none."""
+    if block.variance is None:
+        return None
+    assert isinstance(block.variance, OneVariance)
+    return block.variance.one()
+
+
+def frame_of(x: Tensor) -> Frame:
+    """How such images lie in memory."""
+    return Frame(len(x), x.shape[-2], x.shape[-1])
+
+
+def planes_of(block: Block, x: Tensor, gradient: Tensor, frame: Frame, dtype: torch.dtype) -> Tensor:
+    """Image and scaled gradient as planes."""
+    return frame.planes([x, gradient * block.gradient_scale], dtype)
 
 
 def prepared(layer: Layer, dtype: torch.dtype) -> Layer:

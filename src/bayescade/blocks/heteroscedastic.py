@@ -44,7 +44,11 @@ class VarianceNet(Variance):
 
     def expected(self, inputs: Tensor, h: Tensor) -> Tensor:
         features = self.features(inputs, h)
-        return expectation(self.of, self.last.mean(features), self.last.output_variance(features))
+        return self.expected_of(self.last.mean(features), self.last.output_variance(features))
+
+    def expected_of(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """The mean of the variance from the moments of z."""
+        return expectation(self.of, mean, variance)
 
     def features(self, inputs: Tensor, h: Tensor) -> Tensor:
         """The input of the last layer."""

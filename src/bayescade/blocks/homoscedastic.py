@@ -27,9 +27,13 @@ class OneVariance(Variance):
         self.log_std = nn.Parameter(torch.tensor(math.log(STD_START)))
 
     def forward(self, inputs: Tensor, h: Tensor, draw: Draw) -> Tensor:
-        return torch.exp(2 * self.log_std).reshape(1, 1, 1, 1)
+        return self.one()
 
     def expected(self, inputs: Tensor, h: Tensor) -> Tensor:
+        return self.one()
+
+    def one(self) -> Tensor:
+        """The variance, (1, 1, 1, 1)."""
         return torch.exp(2 * self.log_std).reshape(1, 1, 1, 1)
 
     @property

@@ -11,7 +11,7 @@ from bayescade.data.cache import Arrays, cached
 from bayescade.data.sources import Source
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
-from bayescade.physics.noise import check_photons, check_relative, gaussian_noise, poisson_noise
+from bayescade.physics.noise import check_photons, check_relative, poisson_noise, scaled_noise
 from bayescade.projectors import ray_transform
 from bayescade.seeds import derived_seed
 
@@ -49,14 +49,19 @@ def add_noise(
     first: int = 0,  # place of the first image: its noise depends on the seed and its place only
 ) -> Tensor:
     """The sinograms with noise."""
-    noisy = []
-    for place, one in enumerate(sinogram.split(1), first):
-        generator = torch.Generator().manual_seed(derived_seed(seed, "noise", place))
-        if noise.photons:
-            noisy.append(poisson_noise(one, noise.photons, noise.attenuation, generator=generator))
-        else:
-            noisy.append(gaussian_noise(one, noise.relative, generator=generator))
-    return torch.cat(noisy)
+    generators = [
+        torch.Generator().manual_seed(derived_seed(seed, "noise", place))
+        for place in range(first, first + len(sinogram))
+    ]
+    if not noise.photons:
+        draw = torch.empty(sinogram.shape, dtype=sinogram.dtype)
+        for one, generator in zip(draw, generators, strict=True):
+            torch.randn(one.shape, generator=generator, out=one)
+        return scaled_noise(sinogram, noise.relative, draw.to(sinogram.device))
+    pairs = zip(sinogram.split(1), generators, strict=True)
+    return torch.cat(
+        [poisson_noise(one, noise.photons, noise.attenuation, generator=generator) for one, generator in pairs]
+    )
 
 
 def scan_batches(

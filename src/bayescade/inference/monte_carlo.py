@@ -6,16 +6,17 @@ gives each pixel the right variance behind one block, and the wrong one to every
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from bayescade.blocks._block import ActivationDraw, Block, Draw, MeanDraw, WeightDraw
-from bayescade.blocks._fused import FusedImages
 from bayescade.errors import UserError
+from bayescade.inference.fused import FusedSampler
 from bayescade.inference.moments import Estimate, StreamingMoments
-from bayescade.kernels._triton import KERNELS, check_kernels
+from bayescade.kernels._triton import check_kernels, is_fused
 from bayescade.networks.cascade import Cascade, Data
 from bayescade.progress import Advance, quiet
 from bayescade.seeds import derived_seed
@@ -33,15 +34,14 @@ class InferenceSettings:
 
     draws: str = "weights"  # weights, or activations (the paper)
     analytic: bool = True  # the last block's weights are integrated in closed form, not drawn
-    # plain, or fused: Triton kernels for a GPU with features in half precision, for draws of weights.
-    kernels: str = "plain"
+    # fused: Triton kernels with features in half precision, for draws of weights; plain; auto = fused on a GPU.
+    kernels: str = "auto"
     tolerance: float = 0.0  # stop when the relative error of the epistemic std is at most this; 0 = take all samples
 
     def __post_init__(self) -> None:
         if self.draws not in ("weights", "activations"):
             raise UserError(f"setting draws: expected weights or activations, got '{self.draws}'")
-        if self.kernels not in KERNELS:
-            raise UserError(f"setting kernels: expected {', '.join(KERNELS)}, got '{self.kernels}'")
+        check_kernels(self.kernels)
         if not 0 <= self.tolerance < 1:
             raise UserError(f"setting tolerance: expected at least 0 and less than 1, got {self.tolerance}")
 
@@ -56,13 +56,15 @@ def estimate(
     samples: int,
     seed: int,
     place: int = 0,  # of the first image among all
+    fast: FusedSampler | None = None,  # of this cascade, kept from call to call; see `sampler_of`
     advance: Advance = quiet,  # told of every sample
 ) -> Estimate:
     """Mean, aleatoric and epistemic variance of every image, from at most `samples` draws."""
     moments = StreamingMoments()
     chance = is_random(cascade, settings.analytic)
-    runs = sample_runs(cascade, data, first, settings, settings.analytic, samples=samples, seed=seed, place=place)
-    for run in runs:
+    fast = fast or sampler_of(cascade, settings)
+    analytic = settings.analytic
+    for run in sample_runs(cascade, data, first, settings, analytic, fast, samples=samples, seed=seed, place=place):
         moments.add(run.mean, run.variance, run.aleatoric)
         advance(len(run.mean))
         if settings.tolerance and moments.samples % LOOK_EVERY == 0:
@@ -83,16 +85,24 @@ def draw_images(
     seed: int,
     aleatoric: bool,
     place: int = 0,  # of the first image among all
+    fast: FusedSampler | None = None,
 ) -> Tensor:
     """Draws of the image, (samples, batch, 1, height, width): of the model alone, or of model and data."""
     drawn = []
-    for run in sample_runs(cascade, data, first, settings, False, samples=samples, seed=seed, place=place):
-        image = run.mean
+    fast = fast or sampler_of(cascade, settings)
+    for run in sample_runs(cascade, data, first, settings, False, fast, samples=samples, seed=seed, place=place):
+        image = run.mean.clone()
         if aleatoric and run.aleatoric is not None:
             noise = torch.cat([normals(first, place, seed, "aleatoric", t) for t in run.draws])
             image = image + noise.reshape(image.shape) * run.aleatoric.sqrt()
         drawn.append(image)
     return torch.cat(drawn)
+
+
+def sampler_of(cascade: Cascade, settings: InferenceSettings) -> FusedSampler | None:
+    """The cascade by the fused kernels, where the settings and its device say so."""
+    wanted = is_fused(settings.kernels, next(cascade.parameters()).device)
+    return FusedSampler(cascade) if wanted and settings.draws == "weights" else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +114,22 @@ class SampleRun:
     variance: Tensor | None
     aleatoric: Tensor | None
 
+    @classmethod
+    def of(
+        cls, draws: range, first: Tensor, mean: Tensor, variance: Tensor | None, aleatoric: Tensor | None
+    ) -> "SampleRun":
+        """From maps with samples in front, (samples * batch, 1, height, width); the variances may be one for all."""
+
+        def each(maps: Tensor) -> Tensor:
+            return maps.expand(len(mean), *first.shape[1:]).reshape(-1, *first.shape)
+
+        return cls(
+            draws,
+            each(mean),
+            each(variance) if variance is not None else None,
+            each(aleatoric) if aleatoric is not None else None,
+        )
+
 
 def sample_runs(
     cascade: Cascade,
@@ -111,6 +137,7 @@ def sample_runs(
     first: Tensor,
     settings: InferenceSettings,
     analytic: bool,
+    fast: FusedSampler | None,
     *,
     samples: int,
     seed: int,
@@ -126,15 +153,16 @@ def sample_runs(
         number = min(number, LOOK_EVERY)
         while LOOK_EVERY % number:
             number -= 1
-    check_kernels(settings.kernels, first.device)
-    fast: list[FusedImages] = []
-    if settings.kernels == "fused" and settings.draws == "weights":
-        half = torch.float16 if first.is_cuda else first.dtype
-        fast = [FusedImages(block, half) for block in blocks[:-1] if block.layers]
-    start = Start.of(blocks[0], data, first)
+    start = None if fast is not None else Start.of(blocks[0], data, first)
     for begin in range(0, total, number):
         draws = range(begin, min(begin + number, total))
-        yield sample(blocks, fast, data, start, settings.draws, draws, seed, place, analytic)
+        if start is None:
+            assert fast is not None
+            noise = weight_noise(blocks, draws, seed).to(first)
+            drawn = fast.sample(data, first, noise, analytic)
+            yield SampleRun.of(draws, first, drawn.mean, drawn.variance, drawn.aleatoric)
+        else:
+            yield sample(blocks, data, start, settings.draws, draws, seed, place, analytic)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +195,6 @@ def passes_at_once(cascade: Cascade, shape: tuple[int, int], device: torch.devic
 
 def sample(
     blocks: Sequence[Block],
-    fast: Sequence[FusedImages],  # the same but the last, or none
     data: Data,
     start: Start,
     kind: str,  # weights or activations
@@ -178,7 +205,7 @@ def sample(
 ) -> SampleRun:
     """Some draws, pushed through all blocks; the last one's weights are integrated where `analytic`."""
     first = start.image
-    noise = weight_noise(blocks, draws, seed, first.device) if kind == "weights" else []
+    noise = by_layer(blocks, weight_noise(blocks, draws, seed).to(first)) if kind == "weights" else []
     x = first if kind == "weights" else first.repeat(len(draws), 1, 1, 1)
     last = len(blocks) - 1
     variance: Tensor | None = None
@@ -189,10 +216,7 @@ def sample(
             draw = WeightDraw(noise[number], shared=number == 0)
         elif block.layers:
             draw = ActivationDraw(activation_noise(block, number, draws, seed, place, first))
-        if fast and number < last:
-            weights = block.last.draw(noise[number][0])
-            x = fast[number].image(x, data.gradient(x), weights, shared=number == 0)
-        elif number == 0 and number < last and kind == "weights":
+        if number == 0 and number < last and kind == "weights":
             x = block.image_of(x, start.features, draw)
         elif number < last:
             x = block.image(x, data.gradient(x), draw)
@@ -203,26 +227,31 @@ def sample(
             prediction = block(x, data.gradient(x), draw)
             x, aleatoric = prediction.mean, prediction.variance
 
-    def each(maps: Tensor) -> Tensor:
-        return maps.expand(len(x), *first.shape[1:]).reshape(-1, *first.shape)
-
-    return SampleRun(
-        draws,
-        each(x),
-        each(variance) if variance is not None else None,
-        each(aleatoric) if aleatoric is not None else None,
-    )
+    return SampleRun.of(draws, first, x, variance, aleatoric)
 
 
-def weight_noise(blocks: Sequence[Block], draws: range, seed: int, device: torch.device) -> list[list[Tensor]]:
-    """Standard normals of every random layer of every block, (samples, channels, 3, 3) each."""
-    noise: list[list[list[Tensor]]] = [[[] for _ in block.layers] for block in blocks]
-    for t in draws:
-        generator = torch.Generator().manual_seed(derived_seed(seed, "draw", t))
-        for place, block in enumerate(blocks):
-            for number, layer in enumerate(block.layers):
-                noise[place][number].append(torch.randn(layer.weight.shape, generator=generator))
-    return [[torch.cat(layer).to(device) for layer in block] for block in noise]
+@functools.lru_cache(maxsize=4)
+def normal_rows(size: int, draws: range, seed: int) -> Tensor:
+    """Standard normals, (draws, size): a row depends on the seed, its draw and the size only."""
+    rows = [torch.randn(size, generator=generator_of(seed, "draw", t)) for t in draws]
+    return torch.stack(rows)
+
+
+def weight_noise(blocks: Sequence[Block], draws: range, seed: int) -> Tensor:
+    """Standard normals for all weights of all random layers, (samples, weights)."""
+    return normal_rows(sum(layer.weight.numel() for block in blocks for layer in block.layers), draws, seed)
+
+
+def by_layer(blocks: Sequence[Block], noise: Tensor) -> list[list[Tensor]]:
+    """The same for every random layer of every block, (samples, channels, 3, 3) each."""
+    found, begin = [], 0
+    for block in blocks:
+        own = []
+        for layer in block.layers:
+            own.append(noise[:, begin : begin + layer.weight.numel()].reshape(-1, *layer.weight.shape[1:]))
+            begin += layer.weight.numel()
+        found.append(own)
+    return found
 
 
 def activation_noise(block: Block, number: int, draws: range, seed: int, place: int, first: Tensor) -> list[Tensor]:
@@ -237,6 +266,10 @@ def normals(like: Tensor, place: int, *names: int | str) -> Tensor:
     """Standard normals like the images; those of an image depend on the names and its place only."""
     drawn = []
     for image in range(place, place + len(like)):
-        generator = torch.Generator().manual_seed(derived_seed(*names, image))
-        drawn.append(torch.randn((1, *like.shape[1:]), generator=generator))
+        drawn.append(torch.randn((1, *like.shape[1:]), generator=generator_of(*names, image)))
     return torch.cat(drawn).to(like.device)
+
+
+def generator_of(*names: int | str) -> torch.Generator:
+    """Chance that depends on the names only."""
+    return torch.Generator().manual_seed(derived_seed(*names))

@@ -1,5 +1,6 @@
 """Triton where it is installed; without it the kernels are names that nobody calls (`available` says which)."""
 
+import dataclasses
 import os
 from typing import Any
 
@@ -14,9 +15,9 @@ except ImportError:  # the CPU build of torch comes without
     triton = None
     tl = None
 
-__all__ = ["KERNELS", "available", "cdiv", "check_kernels", "interpreted", "jit", "tl"]
+__all__ = ["KERNELS", "Launch", "available", "cdiv", "check_kernels", "interpreted", "is_fused", "jit", "tl"]
 
-KERNELS = ("fused", "plain")
+KERNELS = ("auto", "fused", "plain")
 
 
 def available() -> bool:
@@ -29,10 +30,18 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def check_kernels(kernels: str, device: torch.device) -> None:
-    """Raises when fused kernels are wanted where they cannot run."""
-    if kernels == "fused" and not (available() and (device.type == "cuda" or interpreted())):
-        raise UserError("setting kernels: fused needs a GPU and Triton; use kernels=plain")
+def check_kernels(kernels: str) -> None:
+    """Raises for a setting that is not one of `KERNELS`."""
+    if kernels not in KERNELS:
+        raise UserError(f"setting kernels: expected {', '.join(KERNELS)}, got '{kernels}'")
+
+
+def is_fused(kernels: str, device: torch.device) -> bool:
+    """Whether the fused kernels are used: `auto` takes them on a GPU where Triton is installed."""
+    possible = available() and device.type == "cuda"
+    if kernels == "fused" and not (possible or (available() and interpreted())):
+        raise UserError("setting kernels: fused needs a GPU and Triton; use kernels=auto or kernels=plain")
+    return kernels == "fused" or (kernels == "auto" and possible)
 
 
 def jit(function: Any) -> Any:
@@ -43,3 +52,22 @@ def jit(function: Any) -> Any:
 def cdiv(a: int, b: int) -> int:
     """a / b, rounded up."""
     return -(-a // b)
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How a kernel is spread over the GPU."""
+
+    block: int  # pixels of a tile
+    warps: int
+    stages: int  # loads on their way while others are worked on
+    runs: int = 1  # of pixels, each summed by one program
+
+    def options(self) -> dict[str, int]:
+        """What a call is told."""
+        return {"BLOCK": self.block, "num_warps": self.warps, "num_stages": self.stages}
+
+    def cover(self, pixels: int) -> tuple[int, int]:
+        """How many runs of how many tiles each cover the pixels."""
+        tiles = cdiv(cdiv(pixels, self.block), self.runs)
+        return cdiv(pixels, tiles * self.block), tiles

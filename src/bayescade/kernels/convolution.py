@@ -1,9 +1,9 @@
 """3 x 3 convolutions for few channels, in Triton: planes and features in, ReLU or a mask behind, no copies in between.
 
-Images lie flat, pixel after pixel, with the channels of a pixel side by side. A tile is a run of pixels; each of the nine
-taps is a shift in memory and a matrix product over the channels. Inputs are of two kinds: *planes*, one number per pixel,
-whose nine taps make the columns of one small matrix product; and *features*, with 16 channels or a higher power of two. Sums
-are in float32 (float64 for float64).
+Images lie as a `Frame` says. A tile is a run of places; each of the nine taps is a shift in memory and a matrix product over the
+channels. Inputs are of two kinds: *planes*, one number per place, whose nine taps make the columns of one small matrix product;
+and *features*, with 16 channels or a higher power of two. For the gradient of weights with few channels the three taps of a row,
+which lie side by side in memory, and a fourth that is dropped make one product. Sums are in float32 (float64 for float64).
 """
 
 from __future__ import annotations
@@ -11,35 +11,38 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayescade.kernels._triton import cdiv, jit, tl
+from bayescade.kernels._triton import Launch, jit, tl
+from bayescade.kernels.frame import Frame
 
 TAPS = 9
-PLANE_TAPS = 16  # nine taps and zeros: a matrix product needs sixteen
-BLOCK = 64  # pixels of a tile: more of them need more registers than there are
-CHUNKS = 132  # runs of pixels over which a weight's gradient is summed side by side
+PLANE_TAPS = 16  # nine taps, a one, and zeros: a matrix product needs sixteen
+ONES = 9  # the column of ones, whose weight's gradient is that of the bias
+JOINED = 4  # taps of one product, in the gradient of weights
+MOST_JOINED = 32  # channels up to which taps are joined
+# Measured on an H200; a wide output needs more registers.
+CONVOLVE = Launch(block=256, warps=4, stages=2)
+WIDE = 32  # channels behind which an output is wide
+CONVOLVE_WIDE = Launch(block=128, warps=8, stages=4)
+WEIGHT_GRADIENT = Launch(block=64, warps=4, stages=3, runs=264)
+WIDE_SUMS = 3 * 64 * 32  # numbers of a program behind which its sums are wide
+WEIGHT_GRADIENT_WIDE = Launch(block=32, warps=8, stages=3, runs=264)
+PLANE_GRADIENT = Launch(block=256, warps=4, stages=3, runs=1056)
 
 
 @jit
-def _tile(number, pixels, height, width, BLOCK: tl.constexpr):
-    """The pixels of a tile: their place, whether there is such a pixel, and their row and column in the image."""
-    pixel = number * BLOCK + tl.arange(0, BLOCK)
-    return pixel, pixel < pixels, (pixel // width) % height, pixel % width
+def _inside(place, stop, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """Whether places are pixels, and not the zeros between them."""
+    past = place - (WIDTH + 2)
+    row = past // (WIDTH + 1)
+    return (past >= 0) & (place < stop) & (past % (WIDTH + 1) < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
 
 
 @jit
-def _in_image(row, column, height, width):
-    """Whether a row and a column are those of an image."""
-    return (row >= 0) & (row < height) & (column >= 0) & (column < width)
-
-
-@jit
-def _plane_taps(plane, pixel, inside, row, column, height, width):
-    """The nine neighbours of each pixel in a plane, zeros outside the image, (pixels, 16)."""
-    tap = tl.arange(0, 16)[None, :]
-    down = tap // 3 - 1
-    right = tap % 3 - 1
-    there = (tap < 9) & inside[:, None] & _in_image(row[:, None] + down, column[:, None] + right, height, width)
-    return tl.load(plane + pixel[:, None] + down * width + right, mask=there, other=0.0)
+def _plane_taps(plane, local, WIDTH: tl.constexpr):
+    """The nine neighbours of each place in a plane, (places, 16); what is behind the ninth is the place itself."""
+    tap = tl.arange(0, 16)
+    shift = tl.where(tap < 9, (tap // 3 - 1) * (WIDTH + 1) + tap % 3 - 1, 0)
+    return tl.load(plane + local[:, None] + shift[None, :])
 
 
 @jit
@@ -51,46 +54,50 @@ def _convolve(
     bias,
     mask_by,
     out,
-    pixels,
-    height,
-    width,
+    plane_size,  # numbers of a plane
+    in_group,  # numbers from a group's features to those of the next
+    out_group,
+    stop,
     PLANES: tl.constexpr,  # planes of each group
     IN: tl.constexpr,  # channels of each group; 0 = planes only
     OUT: tl.constexpr,  # channels of each group
-    IN_STRIDE: tl.constexpr,  # channels of a pixel
+    IN_STRIDE: tl.constexpr,  # channels of a place
     OUT_STRIDE: tl.constexpr,
-    RELU: tl.constexpr,  # add the bias and clip at 0
-    MASK: tl.constexpr,  # or set to 0 where `mask_by` is not positive
+    MASK: tl.constexpr,  # set to 0 where `mask_by` is not positive; else add the bias and clip at 0
     PRECISION: tl.constexpr,
     SUM: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    begin = tl.program_id(0).to(tl.int64) * BLOCK
     group = tl.program_id(1)
-    pixel, inside, row, column = _tile(tl.program_id(0), pixels, height, width, BLOCK)
+    local = tl.arange(0, BLOCK)
     channel = tl.arange(0, OUT)
     total = tl.zeros((BLOCK, OUT), SUM)
-    for place in tl.static_range(PLANES):
-        plane = group * PLANES + place
-        taps = _plane_taps(planes + plane * pixels, pixel, inside, row, column, height, width)
+    for number in tl.static_range(PLANES):
+        plane = group * PLANES + number
+        taps = _plane_taps(planes + plane * plane_size.to(tl.int64) + begin, local, WIDTH)
         tap = tl.arange(0, 16)[:, None]
-        weight = tl.load(plane_weights + (plane * 16 + tap) * OUT + channel[None, :])
-        total += tl.dot(taps, weight, input_precision=PRECISION, out_dtype=SUM)
+        plane_weight = tl.load(plane_weights + (plane * 16 + tap) * OUT + channel[None, :])
+        total += tl.dot(taps, plane_weight, input_precision=PRECISION, out_dtype=SUM)
     if IN > 0:
         into = tl.arange(0, IN)
-        for tap in range(9):
-            down = tap // 3 - 1
-            right = tap % 3 - 1
-            there = inside & _in_image(row + down, column + right, height, width)
-            near = features + (pixel + down * width + right)[:, None] * IN_STRIDE + group * IN + into[None, :]
-            values = tl.load(near, mask=there[:, None], other=0.0)
-            weight = tl.load(weights + ((group * 9 + tap) * IN + into[:, None]) * OUT + channel[None, :])
+        first = features + group * in_group.to(tl.int64) + begin * IN_STRIDE
+        near = first + local[:, None] * IN_STRIDE + into[None, :]
+        for step in range(9):
+            shift = (step // 3 - 1) * (WIDTH + 1) + step % 3 - 1
+            values = tl.load(near + shift * IN_STRIDE)
+            weight = tl.load(weights + ((group * 9 + step) * IN + into[:, None]) * OUT + channel[None, :])
             total += tl.dot(values, weight, input_precision=PRECISION, out_dtype=SUM)
-    place = pixel[:, None] * OUT_STRIDE + group * OUT + channel[None, :]
-    if RELU:
-        total = tl.maximum(total + tl.load(bias + group * OUT + channel)[None, :], 0.0)
+    there = group * out_group.to(tl.int64) + begin * OUT_STRIDE
+    place = local[:, None] * OUT_STRIDE + channel[None, :]
     if MASK:
-        total = tl.where(tl.load(mask_by + place, mask=inside[:, None], other=0.0) > 0, total, 0.0)
-    tl.store(out + place, total.to(out.dtype.element_ty), mask=inside[:, None])
+        total = tl.where(tl.load(mask_by + there + place) > 0, total, 0.0)  # and the features between images are 0
+    else:
+        total = tl.maximum(total + tl.load(bias + group * OUT + channel)[None, :], 0.0)
+        total = tl.where(_inside((begin + local).to(tl.int32), stop, HEIGHT, WIDTH)[:, None], total, 0.0)
+    tl.store(out + there + place, total.to(out.dtype.element_ty))
 
 
 @jit
@@ -98,10 +105,12 @@ def _weight_gradient(
     features,
     slopes,
     partial,
-    pixels,
-    height,
-    width,
+    partial_bias,
+    in_group,
+    out_group,
+    stop,
     IN: tl.constexpr,
+    JOIN: tl.constexpr,
     OUT: tl.constexpr,
     IN_STRIDE: tl.constexpr,
     OUT_STRIDE: tl.constexpr,
@@ -109,35 +118,45 @@ def _weight_gradient(
     TILES: tl.constexpr,  # of a run
     PRECISION: tl.constexpr,
     SUM: tl.constexpr,
+    WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program sums one row of taps (three of nine) of one group over a run of pixels."""
+    """A program sums one row of taps (three of nine) of one group over a run of places; the middle row sums the bias too."""
     run = tl.program_id(0)
-    down = tl.program_id(1) % 3 - 1
+    row = tl.program_id(1) % 3
     group = tl.program_id(1) // 3
-    into = tl.arange(0, IN)
+    into = tl.arange(0, JOIN * IN)
     channel = tl.arange(0, OUT)
-    left = tl.zeros((IN, OUT), SUM)
-    middle = tl.zeros((IN, OUT), SUM)
-    right = tl.zeros((IN, OUT), SUM)
+    local = tl.arange(0, BLOCK)
+    left = tl.zeros((JOIN * IN, OUT), SUM)
+    middle = tl.zeros((JOIN * IN, OUT), SUM)
+    right = tl.zeros((JOIN * IN, OUT), SUM)
+    bias = tl.zeros((BLOCK, OUT), SUM)
+    shift = (row - 1) * (WIDTH + 1) - 1
+    features += group * in_group.to(tl.int64)
+    slopes += group * out_group.to(tl.int64)
     for tile in range(TILES):
-        pixel, inside, row, column = _tile(run * TILES + tile, pixels, height, width, BLOCK)
-        there = inside & (row + down >= 0) & (row + down < height)
-        slope = tl.load(
-            slopes + pixel[:, None] * OUT_STRIDE + group * OUT + channel[None, :], mask=inside[:, None], other=0.0
-        )
-        near = features + (pixel + down * width)[:, None] * IN_STRIDE + group * IN + into[None, :]
-        value = tl.load(near - IN_STRIDE, mask=(there & (column > 0))[:, None], other=0.0)
-        left += tl.dot(tl.trans(value), slope, input_precision=PRECISION, out_dtype=SUM)
-        value = tl.load(near, mask=there[:, None], other=0.0)
-        middle += tl.dot(tl.trans(value), slope, input_precision=PRECISION, out_dtype=SUM)
-        value = tl.load(near + IN_STRIDE, mask=(there & (column < width - 1))[:, None], other=0.0)
-        right += tl.dot(tl.trans(value), slope, input_precision=PRECISION, out_dtype=SUM)
-    first = ((run * GROUPS + group) * 9 + (down + 1) * 3) * IN * OUT
+        begin = (WIDTH + 2) + (run * TILES + tile).to(tl.int64) * BLOCK
+        there = (begin + local < stop)[:, None]
+        slope = tl.load(slopes + begin * OUT_STRIDE + local[:, None] * OUT_STRIDE + channel[None, :], there, 0.0)
+        near = features + (begin + shift) * IN_STRIDE + local[:, None] * IN_STRIDE + into[None, :]
+        left += tl.dot(tl.trans(tl.load(near, there, 0.0)), slope, input_precision=PRECISION, out_dtype=SUM)
+        if JOIN == 1:
+            value = tl.load(near + IN_STRIDE, there, 0.0)
+            middle += tl.dot(tl.trans(value), slope, input_precision=PRECISION, out_dtype=SUM)
+            value = tl.load(near + 2 * IN_STRIDE, there, 0.0)
+            right += tl.dot(tl.trans(value), slope, input_precision=PRECISION, out_dtype=SUM)
+        if row == 1:
+            bias += slope.to(SUM)
+    number: tl.constexpr = 3 if JOIN == 1 else JOIN  # of taps kept
+    first = ((run * GROUPS + group) * 3 + row).to(tl.int64) * number * IN * OUT
     place = partial + first + into[:, None] * OUT + channel[None, :]
     tl.store(place, left)
-    tl.store(place + IN * OUT, middle)
-    tl.store(place + 2 * IN * OUT, right)
+    if JOIN == 1:
+        tl.store(place + IN * OUT, middle)
+        tl.store(place + 2 * IN * OUT, right)
+    if row == 1:
+        tl.store(partial_bias + (run * GROUPS + group) * OUT + channel, tl.sum(bias, 0))
 
 
 @jit
@@ -145,73 +164,69 @@ def _plane_weight_gradient(
     planes,
     slopes,
     partial,
-    partial_bias,
-    pixels,
-    height,
-    width,
-    PLANES: tl.constexpr,  # of all groups; 0 = the bias only
+    plane_size,
+    out_group,
+    places,
+    PLANES: tl.constexpr,  # of all groups
     PLANE_GROUP: tl.constexpr,  # planes of a group
     OUT: tl.constexpr,
     OUT_STRIDE: tl.constexpr,
     TILES: tl.constexpr,  # of a run
     PRECISION: tl.constexpr,
     SUM: tl.constexpr,
+    WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program sums the taps of one plane (or, behind them, the bias of one group) over a run of pixels."""
+    """A program sums the taps of one plane, and beside them a one, over a run of places."""
     run = tl.program_id(0)
     plane = tl.program_id(1)
     channel = tl.arange(0, OUT)
-    group = tl.where(plane < PLANES, plane // PLANE_GROUP, plane - PLANES)
+    local = tl.arange(0, BLOCK)
     total = tl.zeros((16, OUT), SUM)
-    bias = tl.zeros((OUT,), SUM)
+    ones = (tl.arange(0, 16) == 9)[None, :]
+    planes += plane * plane_size.to(tl.int64)
+    slopes += (plane // PLANE_GROUP) * out_group.to(tl.int64)
     for tile in range(TILES):
-        pixel, inside, row, column = _tile(run * TILES + tile, pixels, height, width, BLOCK)
-        slope = tl.load(
-            slopes + pixel[:, None] * OUT_STRIDE + group * OUT + channel[None, :], mask=inside[:, None], other=0.0
-        )
-        if plane < PLANES:
-            taps = _plane_taps(planes + plane * pixels, pixel, inside, row, column, height, width)
-            total += tl.dot(tl.trans(taps), slope, input_precision=PRECISION, out_dtype=SUM)
-        else:
-            bias += tl.sum(slope.to(SUM), 0)
-    if plane < PLANES:
-        tap = tl.arange(0, 16)
-        tl.store(partial + ((run * PLANES + plane) * 16 + tap[:, None]) * OUT + channel[None, :], total)
-    else:
-        groups = tl.num_programs(1) - PLANES
-        tl.store(partial_bias + (run * groups + group) * OUT + channel, bias)
+        begin = (run * TILES + tile).to(tl.int64) * BLOCK
+        there = (begin + local < places)[:, None]
+        slope = tl.load(slopes + begin * OUT_STRIDE + local[:, None] * OUT_STRIDE + channel[None, :], there, 0.0)
+        begin = tl.minimum(begin, places)
+        taps = _plane_taps(planes + begin, local, WIDTH)
+        taps = tl.where(ones, 1.0, taps).to(slope.dtype)
+        total += tl.dot(tl.trans(taps), slope, input_precision=PRECISION, out_dtype=SUM)
+    tap = tl.arange(0, 16)
+    tl.store(partial + ((run * PLANES + plane) * 16 + tap[:, None]) * OUT + channel[None, :], total)
 
 
 def convolve(
-    planes: Tensor | None,  # (groups * planes, pixels)
+    planes: Tensor | None,  # (groups * planes, room and places)
     plane_weights: Tensor | None,  # (groups * planes, 16, out)
-    features: Tensor | None,  # (pixels, groups * in)
+    features: Tensor | None,  # (parts, room and places, channels)
     weights: Tensor | None,  # (groups, 9, in, out)
     bias: Tensor,  # (groups, out)
-    shape: tuple[int, int],  # (height, width)
+    frame: Frame,
+    parts: int,  # of the output: the groups apart, or 1: side by side
 ) -> Tensor:
-    """relu(planes * plane_weights + features * weights + bias), (pixels, groups * out), groups side by side."""
+    """relu(planes * plane_weights + features * weights + bias), (parts, room and places, channels)."""
     groups, out = bias.shape
     example = planes if planes is not None else features
     assert example is not None
-    pixels = planes.shape[1] if planes is not None else len(example)
-    found = torch.empty((pixels, groups * out), dtype=example.dtype, device=example.device)
-    _run_convolve(planes, plane_weights, features, weights, bias, None, found, pixels, shape, groups, out)
+    found = frame.features(parts, groups * out // parts, example)
+    _run_convolve(planes, plane_weights, features, weights, bias, None, found, frame, groups, out)
     return found
 
 
 def input_gradient(
-    slopes: Tensor,  # (pixels, groups * out): of the loss with respect to the convolution's output
+    slopes: Tensor,  # (parts, room and places, channels): of the loss with respect to the convolution's output
     weights: Tensor,  # (groups, 9, in, out)
-    values: Tensor,  # (pixels, groups * in): the convolution's input, itself behind a ReLU
-    shape: tuple[int, int],
+    values: Tensor,  # (parts, room and places, channels): the convolution's input, itself behind a ReLU
+    frame: Frame,
 ) -> Tensor:
     """The gradient with respect to the input, 0 where the ReLU before it was closed: a convolution with turned weights."""
     groups, _, into, _ = weights.shape
-    turned = weights.flip(1).transpose(2, 3).contiguous()  # (groups, 9, out, in)
+    turned = weights.flip(1).transpose(2, 3)  # (groups, 9, out, in)
     found = torch.empty_like(values)
-    _run_convolve(None, None, slopes, turned, None, values, found, len(slopes), shape, groups, into)
+    _run_convolve(None, None, slopes, turned, None, values, found, frame, groups, into)
     return found
 
 
@@ -223,108 +238,113 @@ def _run_convolve(
     bias: Tensor | None,
     mask_by: Tensor | None,
     found: Tensor,
-    pixels: int,
-    shape: tuple[int, int],
+    frame: Frame,
     groups: int,
     out: int,
 ) -> None:
-    into = 0 if weights is None else weights.shape[2]
-    number = 0 if planes is None else len(planes) // groups
-    _convolve[(cdiv(pixels, BLOCK), groups)](
-        _some(planes, found),
-        _some(plane_weights, found),
-        _some(features, found),
-        _some(weights, found),
-        _some(bias, found),
-        _some(mask_by, found),
-        found,
-        pixels,
-        *shape,
-        PLANES=number,
-        IN=into,
+    launch = CONVOLVE if out <= WIDE else CONVOLVE_WIDE
+    _convolve[(frame.places // launch.block, groups)](
+        _from_first(planes, frame, found),
+        found if plane_weights is None else plane_weights,
+        _from_first(features, frame, found),
+        found if weights is None else weights.contiguous(),
+        found if bias is None else bias,
+        _from_first(mask_by, frame, found),
+        _from_first(found, frame, found),
+        0 if planes is None else planes.stride(0),
+        0 if features is None else group_stride(features, groups),
+        group_stride(found, groups),
+        frame.stop,
+        PLANES=0 if planes is None else len(planes) // groups,
+        IN=0 if weights is None else weights.shape[2],
         OUT=out,
-        IN_STRIDE=into * groups,
-        OUT_STRIDE=out * groups,
-        RELU=bias is not None,
+        IN_STRIDE=0 if features is None else features.shape[2],
+        OUT_STRIDE=found.shape[2],
         MASK=mask_by is not None,
         PRECISION=precision(found),
         SUM=sums(found),
-        BLOCK=BLOCK,
-        num_warps=4,
+        **frame.shape(),
+        **launch.options(),
     )
 
 
 def weight_gradient(
-    features: Tensor,  # (pixels, groups * in)
-    slopes: Tensor,  # (pixels, groups * out)
+    features: Tensor,  # (parts, room and places, channels)
+    slopes: Tensor,  # (parts, room and places, channels)
     groups: int,
-    shape: tuple[int, int],
-) -> Tensor:
-    """The gradient with respect to the weights, (groups, 9, in, out), in the precision of sums."""
-    pixels, into, out = len(features), features.shape[1] // groups, slopes.shape[1] // groups
-    runs, tiles = runs_of(pixels, CHUNKS)
-    partial = torch.empty((runs, groups, TAPS, into, out), dtype=sum_type(features), device=features.device)
+    frame: Frame,
+) -> tuple[Tensor, Tensor]:
+    """The gradients with respect to the weights, (groups, 9, in, out), and the bias, (groups, out), in the precision of sums."""
+    into, out = (tensor.shape[0] * tensor.shape[2] // groups for tensor in (features, slopes))
+    # The taps of a row lie side by side where no channels of another group are between them.
+    join = JOINED if into <= MOST_JOINED and features.shape[2] == into else 1
+    kept = max(3, join)
+    launch = WEIGHT_GRADIENT if kept * into * out <= WIDE_SUMS else WEIGHT_GRADIENT_WIDE
+    runs, tiles = launch.cover(frame.stop - frame.lead)
+    partial = features.new_empty((runs, groups, 3, kept, into, out), dtype=sum_type(features))
+    partial_bias = features.new_empty((runs, groups, out), dtype=sum_type(features))
     _weight_gradient[(runs, 3 * groups)](
-        features,
-        slopes,
+        features[:, frame.guard :],
+        slopes[:, frame.guard :],
         partial,
-        pixels,
-        *shape,
+        partial_bias,
+        group_stride(features, groups),
+        group_stride(slopes, groups),
+        frame.stop,
         IN=into,
+        JOIN=join,
         OUT=out,
-        IN_STRIDE=into * groups,
-        OUT_STRIDE=out * groups,
+        IN_STRIDE=features.shape[2],
+        OUT_STRIDE=slopes.shape[2],
         GROUPS=groups,
         TILES=tiles,
         PRECISION=precision(features),
         SUM=sums(features),
-        BLOCK=BLOCK,
-        num_warps=4,
+        WIDTH=frame.width,
+        **launch.options(),
     )
-    return partial.sum(0)
+    return partial.sum(0)[:, :, :3].reshape(groups, TAPS, into, out), partial_bias.sum(0)
 
 
 def plane_weight_gradient(
-    planes: Tensor | None,  # (groups * planes, pixels)
-    slopes: Tensor,  # (pixels, groups * out)
+    planes: Tensor,  # (groups * planes, room and places)
+    slopes: Tensor,  # (parts, room and places, channels)
     groups: int,
-    shape: tuple[int, int],
+    frame: Frame,
 ) -> tuple[Tensor, Tensor]:
     """The gradients with respect to the plane weights, (groups * planes, 16, out), and the bias, (groups, out)."""
-    pixels, out = len(slopes), slopes.shape[1] // groups
-    number = 0 if planes is None else len(planes)
-    runs, tiles = runs_of(pixels, CHUNKS)
-    partial = torch.empty((runs, max(number, 1), PLANE_TAPS, out), dtype=sum_type(slopes), device=slopes.device)
-    bias = torch.empty((runs, groups, out), dtype=sum_type(slopes), device=slopes.device)
-    _plane_weight_gradient[(runs, number + groups)](
-        _some(planes, slopes),
-        slopes,
+    number, out = len(planes), slopes.shape[0] * slopes.shape[2] // groups
+    runs, tiles = PLANE_GRADIENT.cover(frame.places)
+    partial = slopes.new_empty((runs, number, PLANE_TAPS, out), dtype=sum_type(slopes))
+    _plane_weight_gradient[(runs, number)](
+        planes[:, frame.guard :],
+        slopes[:, frame.guard :],
         partial,
-        bias,
-        pixels,
-        *shape,
+        planes.stride(0),
+        group_stride(slopes, groups),
+        frame.places,
         PLANES=number,
-        PLANE_GROUP=max(number // groups, 1),
+        PLANE_GROUP=number // groups,
         OUT=out,
-        OUT_STRIDE=out * groups,
+        OUT_STRIDE=slopes.shape[2],
         TILES=tiles,
         PRECISION=precision(slopes),
         SUM=sums(slopes),
-        BLOCK=BLOCK,
-        num_warps=4,
+        WIDTH=frame.width,
+        **PLANE_GRADIENT.options(),
     )
-    return partial.sum(0) if number else partial[0, :0], bias.sum(0)
+    total = partial.sum(0)
+    return total, total[:: number // groups, ONES]
 
 
-def runs_of(pixels: int, most: int) -> tuple[int, int]:
-    """How many runs of how many tiles each cover the pixels."""
-    tiles = cdiv(cdiv(pixels, BLOCK), most)
-    return cdiv(pixels, tiles * BLOCK), tiles
+def group_stride(tensor: Tensor, groups: int) -> int:
+    """Numbers from a group's first to that of the next, in (parts, room and places, channels)."""
+    return tensor.stride(0) if len(tensor) == groups else tensor.shape[2] // groups
 
 
-def _some(tensor: Tensor | None, instead: Tensor) -> Tensor:
-    """The tensor, or another in its place where a kernel does not look at it."""
-    return instead if tensor is None else tensor
+def _from_first(tensor: Tensor | None, frame: Frame, instead: Tensor) -> Tensor:
+    """The tensor from its first place on, or another where a kernel does not look at it."""
+    return instead if tensor is None else tensor[:, frame.guard :]
 
 
 def sum_type(tensor: Tensor) -> torch.dtype:
@@ -338,5 +358,5 @@ def sums(tensor: Tensor) -> tl.dtype:
 
 
 def precision(tensor: Tensor) -> str:
-    """How products of such numbers are made: float32 as TF32, as convolutions are by default."""
-    return "tf32" if tensor.dtype == torch.float32 else "ieee"
+    """How products of such numbers are made: those of float32 from three of TF32, which is nearly exact."""
+    return "tf32x3" if tensor.dtype == torch.float32 else "ieee"

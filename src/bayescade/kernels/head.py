@@ -9,19 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayescade.kernels._triton import cdiv, jit, tl
-from bayescade.kernels.convolution import (
-    BLOCK,
-    CHUNKS,
-    PLANE_TAPS,
-    _in_image,
-    _plane_taps,
-    _tile,
-    precision,
-    runs_of,
-    sum_type,
-    sums,
-)
+from bayescade.kernels._triton import Launch, cdiv, jit, tl
+from bayescade.kernels.convolution import PLANE_TAPS, _plane_taps, precision, sum_type, sums
+from bayescade.kernels.frame import Frame
+
+HEAD = Launch(block=256, warps=4, stages=3)
+HEAD_GRADIENT = Launch(block=64, warps=4, stages=3, runs=1056)
 
 
 @jit
@@ -31,36 +24,39 @@ def _head(
     variances,
     mean_out,
     variance_out,
+    per,  # places of a sample
     pixels,  # of a sample
-    height,
-    width,
     IN: tl.constexpr,
     SHARED: tl.constexpr,  # all samples have the same features
     VARIANCE: tl.constexpr,
     SUM: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """A program computes a tile of one sample; its output lies as images do, without zeros between them."""
     sample = tl.program_id(1)
-    pixel, inside, row, column = _tile(tl.program_id(0), pixels, height, width, BLOCK)
     into = tl.arange(0, IN)
-    begin = sample.to(tl.int64) * pixels
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    begin = (WIDTH + 2) + (0 if SHARED else sample.to(tl.int64) * per)
+    near = features + begin * IN + place.to(tl.int64)[:, None] * IN + into[None, :]
     mean = tl.zeros((BLOCK,), SUM)
     variance = tl.zeros((BLOCK,), SUM)
-    source = features if SHARED else features + begin * IN
     for tap in range(9):
-        down = tap // 3 - 1
-        right = tap % 3 - 1
-        there = inside & _in_image(row + down, column + right, height, width)
-        near = source + (pixel + down * width + right)[:, None] * IN + into[None, :]
-        values = tl.load(near, mask=there[:, None], other=0.0).to(SUM)
+        shift = (tap // 3 - 1) * (WIDTH + 1) + tap % 3 - 1
+        values = tl.load(near + shift * IN).to(SUM)
         weight = tl.load(weights + (sample * 16 + tap) * IN + into).to(SUM)
         mean += tl.sum(values * weight[None, :], 1)
         if VARIANCE:
             spread = tl.load(variances + (sample * 16 + tap) * IN + into).to(SUM)
             variance += tl.sum(values * values * spread[None, :], 1)
-    tl.store(mean_out + begin + pixel, mean, mask=inside)
+    row = place // (WIDTH + 1)
+    column = place % (WIDTH + 1)
+    inside = (place < per) & (column < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
+    pixel = sample.to(tl.int64) * pixels + ((row // (HEIGHT + 1)) * HEIGHT + row % (HEIGHT + 1)) * WIDTH + column
+    tl.store(mean_out + pixel, mean, mask=inside)
     if VARIANCE:
-        tl.store(variance_out + begin + pixel, variance, mask=inside)
+        tl.store(variance_out + pixel, variance, mask=inside)
 
 
 @jit
@@ -68,37 +64,39 @@ def _head_gradient(
     features,
     weights,
     variances,
-    mean_slopes,
-    variance_slopes,
+    slopes,
     feature_slopes,
     partial,
-    pixels,
-    height,
-    width,
+    plane_size,
+    places,
     IN: tl.constexpr,
     TILES: tl.constexpr,  # of a run
     PRECISION: tl.constexpr,
     SUM: tl.constexpr,
+    WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program works on a run of pixels: their slopes are stored, those of the weights summed."""
+    """A program works on a run of places: their slopes are stored, those of the weights summed."""
     run = tl.program_id(0)
     into = tl.arange(0, IN)
     tap = tl.arange(0, 16)
+    local = tl.arange(0, BLOCK)
     weight = tl.load(weights + tap[:, None] * IN + into[None, :])
     spread = tl.load(variances + tap[:, None] * IN + into[None, :])
     of_weight = tl.zeros((16, IN), SUM)
     of_spread = tl.zeros((16, IN), SUM)
     for tile in range(TILES):
-        pixel, inside, row, column = _tile(run * TILES + tile, pixels, height, width, BLOCK)
-        place = pixel[:, None] * IN + into[None, :]
-        value = tl.load(features + place, mask=inside[:, None], other=0.0)
-        near_mean = _plane_taps(mean_slopes, pixel, inside, row, column, height, width).to(value.dtype)
-        near_variance = _plane_taps(variance_slopes, pixel, inside, row, column, height, width).to(value.dtype)
+        begin = (run * TILES + tile).to(tl.int64) * BLOCK
+        there = (begin + local < places)[:, None]
+        place = begin * IN + local[:, None] * IN + into[None, :]
+        value = tl.load(features + place, there, 0.0)
+        near = slopes + tl.minimum(begin, places)
+        near_mean = _plane_taps(near, local, WIDTH)
+        near_variance = _plane_taps(near + plane_size, local, WIDTH)
         slope = tl.dot(near_mean, weight, input_precision=PRECISION, out_dtype=SUM)
         slope += 2 * value.to(SUM) * tl.dot(near_variance, spread, input_precision=PRECISION, out_dtype=SUM)
         slope = tl.where(value > 0, slope, 0.0)
-        tl.store(feature_slopes + place, slope.to(feature_slopes.dtype.element_ty), mask=inside[:, None])
+        tl.store(feature_slopes + place, slope.to(feature_slopes.dtype.element_ty), there)
         of_weight += tl.dot(tl.trans(near_mean), value, input_precision=PRECISION, out_dtype=SUM)
         of_spread += tl.dot(tl.trans(near_variance), value * value, input_precision=PRECISION, out_dtype=SUM)
     where = partial + run * 2 * 16 * IN + tap[:, None] * IN + into[None, :]
@@ -107,67 +105,66 @@ def _head_gradient(
 
 
 def head(
-    features: Tensor,  # (pixels, in), or (samples * pixels, in) with samples in front
+    features: Tensor,  # (1, room and places, in)
     weights: Tensor,  # (samples, 16, in): taps, then zeros
     variances: Tensor | None,  # (samples, 16, in); None = the mean only
-    shape: tuple[int, int],  # (height, width)
-    shared: bool,  # all samples have the same features
+    frame: Frame,
+    shared: bool,  # all samples have the same features; else the images have samples in front
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, (samples * pixels,) each, in the precision of sums; without bias."""
     samples, _, into = weights.shape
-    pixels = len(features) if shared else len(features) // samples
-    mean = torch.empty(samples * pixels, dtype=sum_type(features), device=features.device)
+    images = frame.images if shared else frame.images // samples
+    pixels = images * frame.height * frame.width
+    mean = features.new_empty(samples * pixels, dtype=sum_type(features))
     variance = torch.empty_like(mean) if variances is not None else mean
-    _head[(cdiv(pixels, BLOCK), samples)](
-        features,
+    _head[(cdiv(frame.per(images), HEAD.block), samples)](
+        features[:, frame.guard :],
         weights,
         weights if variances is None else variances,
         mean,
         variance,
+        frame.per(images),
         pixels,
-        *shape,
         IN=into,
         SHARED=shared,
         VARIANCE=variances is not None,
         SUM=sums(features),
-        BLOCK=BLOCK,
-        num_warps=4,
+        **frame.shape(),
+        **HEAD.options(),
     )
     return mean, variance
 
 
 def head_gradient(
-    features: Tensor,  # (pixels, in), behind a ReLU
+    features: Tensor,  # (1, room and places, in), behind a ReLU
     weights: Tensor,  # (16, in)
     variances: Tensor,  # (16, in)
-    mean_slopes: Tensor,  # (pixels,)
-    variance_slopes: Tensor,  # (pixels,)
-    shape: tuple[int, int],
+    slopes: Tensor,  # (2, room and places): with respect to mean and variance
+    frame: Frame,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients with respect to the features (0 where the ReLU was closed), the weights and the variances."""
-    pixels, into = features.shape
-    turned = [_turned(weights, features.dtype), _turned(variances, features.dtype)]
-    slopes = torch.empty_like(features)
-    runs, tiles = runs_of(pixels, 4 * CHUNKS)
-    partial = torch.empty((runs, 2, PLANE_TAPS, into), dtype=sum_type(features), device=features.device)
+    into = features.shape[2]
+    found = torch.empty_like(features)
+    runs, tiles = HEAD_GRADIENT.cover(frame.places)
+    partial = features.new_empty((runs, 2, PLANE_TAPS, into), dtype=sum_type(features))
     _head_gradient[(runs,)](
-        features,
-        *turned,
-        mean_slopes,
-        variance_slopes,
-        slopes,
+        features[:, frame.guard :],
+        _turned(weights, features.dtype),
+        _turned(variances, features.dtype),
+        slopes[:, frame.guard :],
+        found[:, frame.guard :],
         partial,
-        pixels,
-        *shape,
+        slopes.stride(0),
+        frame.places,
         IN=into,
         TILES=tiles,
         PRECISION=precision(features),
         SUM=sums(features),
-        BLOCK=BLOCK,
-        num_warps=4,
+        WIDTH=frame.width,
+        **HEAD_GRADIENT.options(),
     )
     of_weights, of_variances = partial.sum(0).unbind(0)
-    return slopes, _turned(of_weights, of_weights.dtype), _turned(of_variances, of_variances.dtype)
+    return found, _turned(of_weights, of_weights.dtype), _turned(of_variances, of_variances.dtype)
 
 
 def _turned(taps: Tensor, dtype: torch.dtype) -> Tensor:

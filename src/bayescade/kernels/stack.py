@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from bayescade.kernels.convolution import PLANE_TAPS, convolve, input_gradient, plane_weight_gradient, weight_gradient
+from bayescade.kernels.frame import Frame
 from bayescade.kernels.head import head, head_gradient
 
 FEWEST = 16  # channels of a matrix product
@@ -65,40 +66,43 @@ def head_layout(
 
 
 def run_layers(
-    planes: Tensor,  # (planes, pixels)
-    extra: Tensor | None,  # (pixels, in): features for the first layer
+    planes: Tensor,  # (planes, room and places)
+    extra: Tensor | None,  # (1, room and places, in): features for the first layer
     layers: Sequence[Layer],
-    shape: tuple[int, int],
+    frame: Frame,
 ) -> list[Tensor]:
-    """The output of every layer, (pixels, channels)."""
+    """The output of every layer, (parts, room and places, channels): groups apart where the next layer has as many."""
     found: list[Tensor] = []
     dtype = planes.dtype
     for place, layer in enumerate(layers):
         features = extra if place == 0 else found[-1]
+        groups = len(layer.bias)
+        apart = place + 1 < len(layers) and len(layers[place + 1].bias) == groups
         found.append(
             convolve(
                 planes if layer.planes is not None else None,
                 layer.planes.to(dtype).contiguous() if layer.planes is not None else None,
                 features if layer.weights is not None else None,
-                layer.weights.to(dtype).contiguous() if layer.weights is not None else None,
+                layer.weights.to(dtype) if layer.weights is not None else None,
                 layer.bias,
-                shape,
+                frame,
+                parts=groups if apart else 1,
             )
         )
     return found
 
 
 def stack(
-    planes: Tensor,  # (planes, pixels), in the precision of the work
-    extra: Tensor | None,  # (pixels, in): features for the first layer, without gradient
+    planes: Tensor,  # (planes, room and places), in the precision of the work
+    extra: Tensor | None,  # (1, room and places, in): features for the first layer, without gradient
     layers: Sequence[Layer],
     weights: Tensor,  # (16, in): means of the last layer
     variances: Tensor,  # (16, in): their variances
-    shape: tuple[int, int],
+    frame: Frame,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance of the last layer's output, (pixels,), without bias, and its input, (pixels, in), without gradient."""
+    """Mean and variance of the last layer's output, (pixels,), without bias; and its input, features without gradient."""
     parameters = [part for layer in layers for part in (layer.planes, layer.weights, layer.bias)]
-    found: tuple[Tensor, Tensor, Tensor] = _Stack.apply(planes, extra, shape, weights, variances, *parameters)
+    found: tuple[Tensor, Tensor, Tensor] = _Stack.apply(planes, extra, frame, weights, variances, *parameters)
     return found
 
 
@@ -108,43 +112,44 @@ class _Stack(torch.autograd.Function):
         ctx: Any,
         planes: Tensor,
         extra: Tensor | None,
-        shape: tuple[int, int],
+        frame: Frame,
         weights: Tensor,
         variances: Tensor,
         *parameters: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         layers = _layers(parameters)
-        features = run_layers(planes, extra, layers, shape)
+        features = run_layers(planes, extra, layers, frame)
         mean, variance = head(
-            features[-1], weights[None].contiguous(), variances[None].contiguous(), shape, shared=True
+            features[-1], weights[None].contiguous(), variances[None].contiguous(), frame, shared=True
         )
         ctx.save_for_backward(planes, extra, weights, variances, *parameters, *features)
-        ctx.shape, ctx.number = shape, len(layers)
+        ctx.frame, ctx.number = frame, len(layers)
         ctx.mark_non_differentiable(features[-1])
         return mean, variance, features[-1]
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Any, ...]:
-        mean_slopes, variance_slopes, _ = slopes
+        frame: Frame = ctx.frame
         planes, extra, weights, variances, *rest = ctx.saved_tensors
         parameters, features = rest[: 3 * ctx.number], rest[3 * ctx.number :]
         layers = _layers(parameters)
         slope, of_weights, of_variances = head_gradient(
-            features[-1], weights, variances, mean_slopes.contiguous(), variance_slopes.contiguous(), ctx.shape
+            features[-1], weights, variances, frame.planes(slopes[:2], features[-1].dtype), frame
         )
         found: list[Tensor | None] = []
         for place in reversed(range(ctx.number)):
             layer = layers[place]
             groups = len(layer.bias)
             into = extra if place == 0 else features[place - 1]
-            of_planes, of_bias = plane_weight_gradient(
-                planes if layer.planes is not None else None, slope, groups, ctx.shape
-            )
-            of_taps = weight_gradient(into, slope, groups, ctx.shape) if layer.weights is not None else None
-            found = [of_planes if layer.planes is not None else None, of_taps, of_bias, *found]
+            of_planes = of_taps = of_bias = None
+            if layer.planes is not None:
+                of_planes, of_bias = plane_weight_gradient(planes, slope, groups, frame)
+            if layer.weights is not None:
+                of_taps, of_bias = weight_gradient(into, slope, groups, frame)
+            found = [of_planes, of_taps, of_bias, *found]
             if place:
                 assert layer.weights is not None
-                slope = input_gradient(slope, layer.weights.to(slope.dtype), into, ctx.shape)
+                slope = input_gradient(slope, layer.weights.to(slope.dtype), into, frame)
         return None, None, None, of_weights, of_variances, *found
 
 

@@ -18,7 +18,7 @@ from bayescade.config import load_settings, settings_from
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
 from bayescade.inference.moments import Estimate
-from bayescade.inference.monte_carlo import InferenceSettings, draw_images, estimate, passes_at_once
+from bayescade.inference.monte_carlo import InferenceSettings, draw_images, estimate, passes_at_once, sampler_of
 from bayescade.methods import fbp
 from bayescade.networks.cascade import Cascade, Data
 from bayescade.physics.geometry import Geometry
@@ -258,6 +258,7 @@ class TrainedCascade(Reconstructor):
         self.warning = warning
         self.sinogram_shape = geometry.sinogram_shape
         self.physics = Physics(geometry, device)
+        self.fast = sampler_of(self.cascade, settings.inference)
 
     def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
         found: list[Estimate] = []
@@ -274,6 +275,7 @@ class TrainedCascade(Reconstructor):
                         samples=samples,
                         seed=seed,
                         place=place,
+                        fast=self.fast,
                         advance=advance,
                     )
                 )
@@ -317,6 +319,7 @@ class TrainedCascade(Reconstructor):
                 seed=seed,
                 place=place,
                 aleatoric=aleatoric,
+                fast=self.fast,
             )
             for place, part in self._parts(as_sinograms(sinogram, self.sinogram_shape))
         ]

@@ -13,10 +13,18 @@ def gaussian_noise(
     generator: torch.Generator,
 ) -> Tensor:
     """The sinogram plus Gaussian noise of standard deviation `relative` times the mean |A x| of each image (the paper)."""
-    check_relative(relative)
-    std = relative * sinogram.abs().mean(dim=(-3, -2, -1), keepdim=True)
     draw = torch.randn(sinogram.shape, generator=generator, dtype=sinogram.dtype, device=generator.device)
-    return sinogram + std * draw.to(sinogram.device)
+    return scaled_noise(sinogram, relative, draw.to(sinogram.device))
+
+
+def scaled_noise(
+    sinogram: Tensor,  # (batch, 1, views, bins), without noise
+    relative: float,
+    draw: Tensor,  # like the sinogram: standard normals
+) -> Tensor:
+    """The sinogram plus the draw times `relative` times the mean |A x| of each image."""
+    check_relative(relative)
+    return sinogram + relative * sinogram.abs().mean(dim=(-3, -2, -1), keepdim=True) * draw
 
 
 def poisson_noise(

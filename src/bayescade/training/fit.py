@@ -14,7 +14,7 @@ from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks._block import ActivationDraw, Block, MeanDraw
 from bayescade.blocks._fused import fused
 from bayescade.errors import Failure, UserError
-from bayescade.kernels._triton import KERNELS, check_kernels
+from bayescade.kernels._triton import check_kernels, is_fused
 from bayescade.seeds import derived_seed
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.losses import Loss
@@ -35,7 +35,7 @@ class FitSettings:
     warm_up: float = 0.05  # part of the steps in which the rate rises
     weight_decay: float = 0.0  # of the weights that are not random
     posterior_rate: float = 1.0  # learning rate of the posterior's log standard deviations, over that of the rest
-    kernels: str = "plain"  # plain, or fused: Triton kernels for a GPU
+    kernels: str = "auto"  # fused: Triton kernels; plain; auto = fused on a GPU
     precision: str = "auto"  # bf16 (mixed), tf32 or float32; auto is bf16 on a GPU and float32 elsewhere
 
     def __post_init__(self) -> None:
@@ -50,8 +50,7 @@ class FitSettings:
                 raise UserError(f"setting {name}: expected a number of at least 0, got {getattr(self, name)}")
         if not 0 <= self.warm_up < 1:
             raise UserError(f"setting warm_up: expected at least 0 and less than 1, got {self.warm_up}")
-        if self.kernels not in KERNELS:
-            raise UserError(f"setting kernels: expected {', '.join(KERNELS)}, got '{self.kernels}'")
+        check_kernels(self.kernels)
         if self.precision not in PRECISIONS:
             raise UserError(f"setting precision: expected {', '.join(PRECISIONS)}, got '{self.precision}'")
 
@@ -166,8 +165,7 @@ class Step:
         precision = precision_on(stage.image.device, settings.precision)
         self.mixed = precision == "bf16"
         self.features = torch.bfloat16 if self.mixed else stage.image.dtype
-        check_kernels(settings.kernels, stage.image.device)
-        self.fused = settings.kernels == "fused"
+        self.fused = is_fused(settings.kernels, stage.image.device)
         self.team, self.part = team, team.part(batch)
         new, pixels = stage.image.new_empty, stage.image.shape[1:]
         shape = (batch // team.size, *pixels)

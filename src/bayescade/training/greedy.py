@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayescade.blocks._block import Block, MeanDraw, channels_last
+from bayescade.blocks._block import Block, channels_last
 from bayescade.errors import Failure, UserError
 from bayescade.progress import Advance, progress
 from bayescade.seeds import derived_seed
@@ -95,7 +95,7 @@ def train_cascade(
 ) -> list[Block]:
     """The blocks; fewer than asked for where even new tries of one gained nothing."""
     blocks = list(done)
-    before, inputs, watched = rebuild(blocks, train, validation, settings, seed=seed, batch=fitting.batch)
+    before, inputs, watched = rebuild(blocks, train, validation, settings, fitting, seed=seed)
     with progress("training", (settings.blocks - len(blocks)) * fitting.epochs) as advance_total:
         for place in range(len(blocks), settings.blocks):
             previous = blocks[-1] if blocks else None
@@ -104,7 +104,7 @@ def train_cascade(
                 if before is None or not settings.redraw or epoch % settings.redraw or not epoch:
                     return inputs
                 again = derived_seed(seed, "advance", place - 1, epoch)
-                return advance(blocks[place - 1], before, settings.sampling, seed=again, batch=fitting.batch)
+                return pushed(blocks[place - 1], before, settings.sampling, fitting, again)
 
             trained = train_block(
                 make, previous, stages, watched, settings, fitting, place, seed, report, advance_total, team
@@ -115,25 +115,38 @@ def train_cascade(
             keep(place, trained.block, trained.record)
             blocks.append(trained.block)
             before = inputs if settings.redraw else None
-            inputs = next_stage(trained.block, place, inputs, settings, seed=seed, batch=fitting.batch)
-            watched = advance(trained.block, watched, "mean", seed=0, batch=fitting.batch)
+            inputs = next_stage(trained.block, place, inputs, settings, fitting, seed=seed)
+            watched = pushed(trained.block, watched, "mean", fitting, 0)
     return blocks
 
 
 def rebuild(
-    blocks: Sequence[Block], train: Stage, validation: Stage, settings: GreedySettings, *, seed: int, batch: int
+    blocks: Sequence[Block],
+    train: Stage,
+    validation: Stage,
+    settings: GreedySettings,
+    fitting: FitSettings,
+    *,
+    seed: int,
 ) -> tuple[Stage | None, Stage, Stage]:
     """The stage before the last block, the stage behind it, and the validation stage there."""
     before, inputs, watched = None, train, validation
     for place, block in enumerate(blocks):
-        before, inputs = inputs, next_stage(block, place, inputs, settings, seed=seed, batch=batch)
-        watched = advance(block, watched, "mean", seed=0, batch=batch)
+        before, inputs = inputs, next_stage(block, place, inputs, settings, fitting, seed=seed)
+        watched = pushed(block, watched, "mean", fitting, 0)
     return before, inputs, watched
 
 
-def next_stage(block: Block, place: int, inputs: Stage, settings: GreedySettings, *, seed: int, batch: int) -> Stage:
+def next_stage(
+    block: Block, place: int, inputs: Stage, settings: GreedySettings, fitting: FitSettings, *, seed: int
+) -> Stage:
     """The training stage behind a block."""
-    return advance(block, inputs, settings.sampling, seed=derived_seed(seed, "advance", place, 0), batch=batch)
+    return pushed(block, inputs, settings.sampling, fitting, derived_seed(seed, "advance", place, 0))
+
+
+def pushed(block: Block, stage: Stage, sampling: str, fitting: FitSettings, seed: int) -> Stage:
+    """The stage behind a block."""
+    return advance(block, stage, sampling, seed=seed, batch=fitting.batch, kernels=fitting.kernels)
 
 
 def train_block(
@@ -228,7 +241,7 @@ def attempt_block(
         for loss, part, parameters in phases(block, settings, fitting, len(stage), team):
 
             def on_epoch(epoch: int, loss_value: float, rate: float, done: int = done) -> None:
-                score = validation_psnr(block, validation, fitting.batch)
+                score = validation_psnr(block, validation, fitting)
                 line = {"block": place + 1, "try": attempt + 1, "epoch": done + epoch + 1, "loss": loss_value}
                 report({**line, "validation_psnr": score, "learning_rate": rate})
                 note = f"loss {loss_value:.4g}, validation {score:.2f} dB"
@@ -243,7 +256,7 @@ def attempt_block(
     if settings.refit != "none":
         refit(block, stage, settings.temperature, move=settings.refit == "full")
     record = describe(
-        block, validation, fitting.batch, start_spread, trained_spread, place, refitted=settings.refit != "none"
+        block, validation, fitting, start_spread, trained_spread, place, refitted=settings.refit != "none"
     )
     record["validation_psnr"] = team.agree(record["validation_psnr"], device)
     return Trained(block, record)
@@ -296,16 +309,16 @@ def rescale(block: Block, stage: Stage, settings: GreedySettings) -> None:
             block.variance.rescale(level)
 
 
-def validation_psnr(block: Block, validation: Stage, batch: int) -> float:
+def validation_psnr(block: Block, validation: Stage, fitting: FitSettings) -> float:
     """Mean PSNR behind the block with its mean weights."""
-    image = images_behind(block, validation, lambda count: MeanDraw(), batch)
+    image = images_behind(block, validation, "mean", batch=fitting.batch, kernels=fitting.kernels)
     return dataclasses.replace(validation, image=image).psnr()
 
 
 def describe(
     block: Block,
     validation: Stage,
-    batch: int,
+    fitting: FitSettings,
     start: list[float],
     trained: list[float],
     place: int,
@@ -313,7 +326,7 @@ def describe(
 ) -> dict[str, Any]:
     """What is to be said about a block: its score, how far its posterior moved, how often its variance is at the floor."""
     warnings: list[str] = []
-    record: dict[str, Any] = {"validation_psnr": validation_psnr(block, validation, batch), "warnings": warnings}
+    record: dict[str, Any] = {"validation_psnr": validation_psnr(block, validation, fitting), "warnings": warnings}
     final = spread_of(block)
     if final:
         record["log_std"] = {"start": start, "trained": trained, "final": final}
@@ -321,7 +334,7 @@ def describe(
             warnings.append(f"block {place + 1}: the posterior has not moved from its start; epistemic maps say little")
     if block.variance is not None:
         scores, at_floor, ratios = [], [], []
-        for some, prediction in predictions(block, validation, lambda count: MeanDraw(), batch):
+        for some, prediction in predictions(block, validation, fitting.batch):
             truth = validation.truth[some]
             scores.append(losses.nll(prediction, truth).flatten(1).mean(1))
             assert prediction.variance is not None

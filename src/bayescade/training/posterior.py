@@ -1,8 +1,10 @@
 """The posterior of a trained block's random layers, set in closed form under the likelihood of the training images."""
 
+from collections.abc import Sequence
+
 import torch
 
-from bayescade.bayes.last_layer import NormalEquations
+from bayescade.bayes.last_layer import Curvature, NormalEquations
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks._block import Block, MeanDraw
 from bayescade.training.stage import Stage, batches, images_behind
@@ -19,18 +21,21 @@ def refit(block: Block, stage: Stage, temperature: float, move: bool) -> None:
     """
     if block.variance is None:
         return
-    equations = [NormalEquations(layer) for layer in random_layers(block)]
+    layers = random_layers(block)
+    sums: list[NormalEquations | Curvature] = [
+        NormalEquations(layer) if move and place == 0 else Curvature(layer) for place, layer in enumerate(layers)
+    ]
     for some in batches(len(stage), REFIT_BATCH):
-        add_normal_equations(block, stage, some, equations)
-    for place, (layer, sums) in enumerate(zip(random_layers(block), equations, strict=True)):
-        sums.refit(layer, temperature=temperature, move=move and place == 0)
+        add_images(block, stage, some, sums)
+    for layer, found in zip(layers, sums, strict=True):
+        found.refit(layer, temperature)
     if not block.variance.layers:
-        image = images_behind(block, stage, lambda count: MeanDraw(), REFIT_BATCH)
+        image = images_behind(block, stage, "mean", batch=REFIT_BATCH)
         block.variance.start(float(((stage.truth - image) ** 2).mean(dtype=torch.float64)))
 
 
-def add_normal_equations(block: Block, stage: Stage, some: slice, equations: list[NormalEquations]) -> None:
-    """Adds some images of the stage to the equations of the random layers."""
+def add_images(block: Block, stage: Stage, some: slice, sums: Sequence[NormalEquations | Curvature]) -> None:
+    """Adds some images of the stage to the sums of the random layers."""
     assert block.variance is not None
     x = stage.image[some]
     inputs, h = block.features(x, stage.gradient[some])
@@ -38,11 +43,11 @@ def add_normal_equations(block: Block, stage: Stage, some: slice, equations: lis
     mean = x + scale * block.last.mean(h)
     variance = block.variance(inputs, h, MeanDraw()).expand_as(x)
     residual = stage.truth[some] - mean.clamp_min(0)
-    equations[0].add(h, scale**2 * (mean > 0) / variance, residual / scale)
+    sums[0].add(h, scale**2 * (mean > 0) / variance, residual / scale)
     known = block.variance.information(inputs, h)
     if known is not None:
         features, information = known
-        equations[1].add(features, information, torch.zeros_like(information))
+        sums[1].add(features, information, torch.zeros_like(information))
 
 
 def random_layers(block: Block) -> list[MeanFieldConv]:

@@ -1,0 +1,110 @@
+"""Samples of a cascade, for one image and for many: fused kernels against plain PyTorch, as ratios in one run.
+
+    python benchmarks/inference.py [--blocks 10] [--channels 16] [--samples 100] [--images 100] [--json FILE]
+
+The cascade has the paper's width and random weights, which do not matter for the time; the scan has 32 views of 128 x 128 pixels.
+A call is all of it: draws, blocks, projections, moments and their standard errors. On a GPU times are medians of CUDA events, and
+the floor counts the multiplications of the blocks at the rate of a large matrix product measured here; on a CPU the plain way
+alone is timed.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from bayescade.blocks import heteroscedastic
+from bayescade.blocks._block import BlockSettings, channels_last
+from bayescade.inference.monte_carlo import InferenceSettings, estimate, sampler_of
+from bayescade.methods._cascade import Physics
+from bayescade.networks.cascade import Cascade
+from bayescade.physics.cases import case_geometry
+
+
+def median_ms(run: Callable[[], object], repeat: int, gpu: bool) -> float:
+    """Median time of a call, in milliseconds, behind two calls to warm up."""
+    times = []
+    for turn in range(repeat + 2):
+        if gpu:
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            run()
+            end.record()
+            end.synchronize()
+            found = begin.elapsed_time(end)
+        else:
+            start = time.perf_counter()
+            run()
+            found = 1000 * (time.perf_counter() - start)
+        if turn > 1:
+            times.append(found)
+    return statistics.median(times)
+
+
+def cascade_of(blocks: int, channels: int, device: str) -> Cascade:
+    """A cascade of BDGD+ blocks with the paper's shape and narrow posteriors, as trained ones have."""
+    made = []
+    for place in range(blocks):
+        block = heteroscedastic.build(BlockSettings(channels=channels), torch.Generator().manual_seed(place))
+        channels_last(block)
+        made.append(block)
+    return Cascade(made).requires_grad_(False).to(device)
+
+
+def call_of(cascade: Cascade, physics: Physics, images: int, samples: int, kernels: str) -> Callable[[], object]:
+    """A whole reconstruction."""
+    settings = InferenceSettings(kernels=kernels)
+    fast = sampler_of(cascade, settings)
+    device = next(cascade.parameters()).device
+    sinogram = physics.operator(torch.rand((images, 1, *physics.operator.geometry.image_shape), device=device))
+    data, first = physics.data(sinogram), physics.first(sinogram)
+    return lambda: estimate(cascade, data, first, settings, samples=samples, seed=0, fast=fast)
+
+
+def floor_ms(cascade: Cascade, physics: Physics, passes: int) -> float:
+    """The multiplications of so many passes through the cascade at the rate of a large matrix product."""
+    height, width = physics.operator.geometry.image_shape
+    weights = sum(parameter.numel() for parameter in cascade.parameters() if parameter.ndim == 4)
+    a = torch.randn((8192, 8192), device="cuda", dtype=torch.float16)
+    rate = 2 * 8192**3 / median_ms(lambda: a @ a, 10, gpu=True)
+    return 2 * weights * height * width * passes / rate
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--blocks", type=int, default=10)
+    parser.add_argument("--channels", type=int, default=16)
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--images", type=int, default=100)
+    parser.add_argument("--repeat", type=int, default=11)
+    parser.add_argument("--json", help="also write the figures to this file")
+    options = parser.parse_args()
+    gpu = torch.cuda.is_available()
+    device = "cuda" if gpu else "cpu"
+    cascade = cascade_of(options.blocks, options.channels, device)
+    physics = Physics(case_geometry("sparse-32"), torch.device(device))
+    found: dict[str, float] = {}
+    for images in sorted({1, options.images}) if gpu else [1]:
+        for kernels in ("plain", "fused") if gpu else ("plain",):
+            call = call_of(cascade, physics, images, options.samples, kernels)
+            repeat = options.repeat if images == 1 else 3
+            found[f"{images} image{'s' * (images > 1)}, {kernels}"] = median_ms(call, repeat, gpu)
+    name = torch.cuda.get_device_name() if gpu else f"{torch.get_num_threads()} CPU threads"
+    print(f"{name}, {options.blocks} blocks of {options.channels} channels, {options.samples} samples")
+    for what, milliseconds in found.items():
+        ratio = found[what.replace("fused", "plain")] / milliseconds
+        print(f"{what:20} {milliseconds:9.2f} ms   {ratio:5.2f} x plain")
+    if gpu:
+        found["floor, 1 image"] = floor_ms(cascade, physics, options.samples)
+        print(f"floor for 1 image    {found['floor, 1 image']:9.2f} ms")
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(found, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Samples by the fused kernels: all blocks for many draws without a word from the host, on a GPU as one CUDA graph.
+
+Features are in half precision, images and sums in the precision of the images. The first block sees the same image for all draws:
+its features are computed once.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescade.blocks._fused import Features, FusedBlock
+from bayescade.networks.cascade import Cascade, Data
+
+MOST_GRAPHS = 4  # kept, each with its memory
+WARM_UP = 2  # calls before a graph is captured: kernels are compiled, libraries make their plans
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Maps (samples * batch, 1, height, width), samples in front; the variances broadcast to the mean."""
+
+    mean: Tensor
+    variance: Tensor | None
+    aleatoric: Tensor | None
+
+
+@final
+class FusedSampler:
+    """A trained cascade that is sampled many times. What it returns is overwritten by its next call of the same shape."""
+
+    def __init__(self, cascade: Cascade):
+        example = next(cascade.parameters())
+        dtype = torch.float16 if example.is_cuda else example.dtype
+        self.blocks = [FusedBlock(cascade.block(place), dtype) for place in range(len(cascade))]
+        self.replay = Replay()
+        self.start: tuple[Tensor, Tensor, Features] | None = None  # first images, sinograms, the first block's features
+
+    @torch.no_grad()
+    def sample(self, data: Data, first: Tensor, noise: Tensor, analytic: bool) -> Drawn:
+        """Draws for all images, the last block's weights integrated where `analytic`."""
+        if self.start is None or self.start[0] is not first or self.start[1] is not data.sinogram:
+            self.start = first, data.sinogram, self.blocks[0].features(first, data.gradient(first))
+        features = self.start[2]
+
+        def run(first: Tensor, sinogram: Tensor, noise: Tensor, planes: Tensor, common: Tensor) -> Drawn:
+            here = dataclasses.replace(data, sinogram=sinogram)
+            return self._through(here, first, Features(features.frame, planes, common), noise, analytic)
+
+        inputs = (first, data.sinogram, noise, features.planes, features.common)
+        if not first.is_cuda:
+            return run(*inputs)
+        return self.replay((analytic, id(data.operator)), run, *inputs)
+
+    def _through(self, data: Data, x: Tensor, features: Features, noise: Tensor, analytic: bool) -> Drawn:
+        begin = 0
+        for place, fast in enumerate(self.blocks):
+            weights = []
+            for layer in fast.block.layers:
+                size = layer.weight.numel()
+                weights.append(layer.draw(noise[:, begin : begin + size].reshape(-1, *layer.weight.shape[1:])))
+                begin += size
+            if place:
+                features = fast.features(x, data.gradient(x))
+            shared = place == 0 or not weights
+            last = place == len(self.blocks) - 1
+            if last and analytic:
+                moments, aleatoric = fast.moments(x, features)
+                return Drawn(moments.mean, moments.variance, aleatoric)
+            aleatoric = fast.variance(features, weights[-1], shared) if last and weights else None
+            x = fast.image(x, features, weights[0] if weights else fast.block.last.weight, shared)
+        return Drawn(x, None, aleatoric)
+
+
+@final
+class Replay:
+    """Runs functions of tensors as CUDA graphs, one for each key and shapes of the tensors."""
+
+    def __init__(self) -> None:
+        self.known: dict[object, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Drawn]] = {}
+
+    def __call__(self, key: object, run: Callable[..., Drawn], *inputs: Tensor) -> Drawn:
+        """What the function gives for these inputs, in memory that the next call of these shapes overwrites."""
+        key = key, *(tensor.shape for tensor in inputs)
+        if key not in self.known:
+            if len(self.known) >= MOST_GRAPHS:
+                self.known.pop(next(iter(self.known)))
+            self.known[key] = self._capture(run, inputs)
+        graph, held, found = self.known[key]
+        for tensor, value in zip(held, inputs, strict=True):
+            tensor.copy_(value)
+        graph.replay()
+        return found
+
+    @staticmethod
+    def _capture(
+        run: Callable[..., Drawn], inputs: tuple[Tensor, ...]
+    ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Drawn]:
+        held = tuple(tensor.clone() for tensor in inputs)
+        stream = torch.cuda.Stream(held[0].device)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                run(*held)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            found = run(*held)
+        return graph, held, found
