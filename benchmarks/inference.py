@@ -2,10 +2,10 @@
 
     python benchmarks/inference.py [--blocks 10] [--channels 16] [--samples 100] [--images 100] [--json FILE]
 
-The cascade has the paper's width and random weights, which do not matter for the time; the scan has 32 views of 128 x 128 pixels.
-A call is all of it: draws, blocks, projections, moments and their standard errors. On a GPU times are medians of CUDA events, and
-the floor counts the multiplications of the blocks at the rate of a large matrix product measured here; on a CPU the plain way
-alone is timed.
+The cascade has the paper's width and random weights, which do not matter for the time; the scan has 32 views of 128 x 128
+pixels. A call is all of it: FBP, draws, blocks, projections, moments and their standard errors. On a GPU times are medians of
+CUDA events, and the floor counts the multiplications of the blocks at the rate of a large matrix product measured here; on a
+CPU the plain way alone is timed.
 """
 
 import argparse
@@ -60,8 +60,12 @@ def call_of(cascade: Cascade, physics: Physics, images: int, samples: int, kerne
     fast = sampler_of(cascade, settings)
     device = next(cascade.parameters()).device
     sinogram = physics.operator(torch.rand((images, 1, *physics.operator.geometry.image_shape), device=device))
-    data, first = physics.data(sinogram), physics.first(sinogram)
-    return lambda: estimate(cascade, data, first, settings, samples=samples, seed=0, fast=fast)
+
+    def call() -> object:
+        data, first = physics.data(sinogram), physics.first(sinogram)
+        return estimate(cascade, data, first, settings, samples=samples, seed=0, fast=fast)
+
+    return call
 
 
 def floor_ms(cascade: Cascade, physics: Physics, passes: int) -> float:

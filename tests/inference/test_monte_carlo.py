@@ -11,7 +11,7 @@ from bayescade.blocks import deterministic, heteroscedastic
 from bayescade.blocks._block import Block, BlockSettings, MeanDraw
 from bayescade.errors import UserError
 from bayescade.inference import monte_carlo
-from bayescade.inference.monte_carlo import InferenceSettings, draw_images, estimate
+from bayescade.inference.monte_carlo import InferenceSettings, draw_images, estimate, sampler_of
 from bayescade.inference.regions import region_covariance, region_mean
 from bayescade.networks.cascade import Cascade, Data
 from bayescade.projectors import ray_transform
@@ -122,6 +122,27 @@ def test_the_fused_kernels_give_the_same_samples() -> None:
     )
     assert torch.allclose(plain.image, fused.image, atol=1e-5)
     assert torch.allclose(plain.epistemic, fused.epistemic, rtol=1e-2, atol=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("analytic", [True, False])
+@pytest.mark.parametrize("images", [1, 3])
+def test_a_replayed_graph_gives_the_same_samples(images: int, analytic: bool) -> None:
+    cascade = cascade_of().cuda()
+    operator = ray_transform(small_parallel(SIZE), "cuda")
+    settings = InferenceSettings(kernels="fused", analytic=analytic)
+    fast = sampler_of(cascade, settings)
+    assert fast is not None
+    for turn in range(3):  # captured, then replayed with other data
+        truth = torch.rand((images, 1, SIZE, SIZE), generator=torch.Generator().manual_seed(turn)).cuda()
+        data, first = Data(operator, 12.0, operator(truth)), operator.fbp(operator(truth))
+        plain = estimate(cascade, data, first, dataclasses.replace(settings, kernels="plain"), samples=40, seed=turn)
+        found = estimate(cascade, data, first, settings, samples=40, seed=turn, fast=fast)
+        assert (plain.image - found.image).abs().max() < 0.02 * plain.image.abs().max()
+        assert (plain.epistemic - found.epistemic).abs().mean() < 0.05 * plain.epistemic.mean()
+        assert plain.aleatoric is not None
+        assert found.aleatoric is not None
+        assert (plain.aleatoric - found.aleatoric).abs().mean() < 0.05 * plain.aleatoric.mean()
 
 
 def test_the_seed_is_the_answer() -> None:

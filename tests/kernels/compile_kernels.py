@@ -7,31 +7,53 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from bayescade.kernels import convolution, head
+from bayescade.kernels import convolution, frame, head
 from bayescade.kernels._triton import Launch
 
 TARGET = GPUTarget("cuda", 90, 32)
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-COMMON = {"PRECISION": "ieee", "SUM": tl.float32, "HEIGHT": 128, "WIDTH": 128, "TILES": 31}
-SINGLE = ("bias", "partial", "partial_bias", "mean_out", "variance_out")
-WHOLE = ("plane_size", "in_group", "out_group", "stop", "places", "per", "pixels")
+TYPES = {
+    "*bf16": (torch.bfloat16, {"PRECISION": "ieee", "SUM": tl.float32}),
+    "*fp32": (torch.float32, {"PRECISION": "tf32x3", "SUM": tl.float32}),
+    "*fp64": (torch.float64, {"PRECISION": "ieee", "SUM": tl.float64}),
+}
+COMMON = {"HEIGHT": 128, "WIDTH": 128, "TILES": 31}
+SINGLE = ("bias", "partial", "partial_bias", "before", "scale", "mean_out", "variance_out", "image")
+WHOLE = (
+    "first",
+    "image_stride",
+    "pixel_stride",
+    "plane_size",
+    "in_group",
+    "out_group",
+    "stop",
+    "places",
+    "per",
+    "pixels",
+)
 
 
-def usage(kernel: Any, launch: Launch, constants: dict[str, Any]) -> dict[str, int]:
-    """Registers of a thread and bytes it spills, of the kernel with features in bfloat16."""
-    known = {**COMMON, **constants, "BLOCK": launch.block}
+def usage(kernel: Any, launch: Launch, constants: dict[str, Any], kind: str = "*bf16") -> dict[str, int]:
+    """Registers of a thread, bytes it spills and bytes that a program shares, of the kernel with features of that type."""
+    dtype, numbers = TYPES[kind]
+    launch = launch.fitted(torch.empty(0, dtype=dtype))
+    sums = "*fp64" if kind == "*fp64" else "*fp32"
+    known = {**COMMON, **numbers, **constants, "BLOCK": launch.block}
     known = {name: value for name, value in known.items() if name in kernel.arg_names}
     single = (*SINGLE, "weights", "variances") if kernel is head._head else SINGLE
-    types = {name: "i32" if name in WHOLE else "*fp32" if name in single else "*bf16" for name in kernel.arg_names}
+    types = {name: "i32" if name in WHOLE else sums if name in single else kind for name in kernel.arg_names}
     types |= dict.fromkeys(known, "constexpr")
     places = {(kernel.arg_names.index(name),): value for name, value in known.items()}
     aligned = {
-        (place,): [["tt.divisibility", 16]] for place, name in enumerate(kernel.arg_names) if types[name].startswith("*")
+        (place,): [["tt.divisibility", 16]]
+        for place, name in enumerate(kernel.arg_names)
+        if types[name].startswith("*")
     }
     source = ASTSource(fn=kernel, signature=types, constexprs=places, attrs=aligned)
     compiled = triton.compile(source, TARGET, {"num_warps": launch.warps, "num_stages": launch.stages})
@@ -41,29 +63,31 @@ def usage(kernel: Any, launch: Launch, constants: dict[str, Any]) -> dict[str, i
         text = subprocess.run([str(TOOL), "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
     found = re.search(r"REG:(\d+)\s+STACK:(\d+)", text)
     assert found is not None, text
-    return {"registers": int(found[1]), "spilled": int(found[2])}
+    return {"registers": int(found[1]), "spilled": int(found[2]), "shared": compiled.metadata.shared}
 
 
-def convolve(planes: int, into: int, out: int, groups: int, mask: bool) -> dict[str, int]:
+def convolve(planes: int, into: int, out: int, groups: int, mask: bool, kind: str = "*bf16") -> dict[str, int]:
     """A convolution forward, or with a mask that of a gradient."""
     launch = convolution.CONVOLVE if out <= convolution.WIDE else convolution.CONVOLVE_WIDE
     sizes = {"PLANES": planes, "IN": into, "OUT": out, "IN_STRIDE": into, "OUT_STRIDE": out * groups}
-    return usage(convolution._convolve, launch, {**sizes, "MASK": mask})
+    return usage(convolution._convolve, launch, {**sizes, "MASK": mask}, kind)
 
 
-def weights(into: int, out: int, groups: int) -> dict[str, int]:
+def weights(into: int, out: int, groups: int, kind: str = "*bf16") -> dict[str, int]:
     """The gradient of weights."""
     join = convolution.JOINED if into <= convolution.MOST_JOINED else 1
     sizes = {"IN": into, "OUT": out, "JOIN": join, "IN_STRIDE": into, "OUT_STRIDE": out * groups, "GROUPS": groups}
     wide = max(3, join) * into * out > convolution.WIDE_SUMS
     launch = convolution.WEIGHT_GRADIENT_WIDE if wide else convolution.WEIGHT_GRADIENT
-    return usage(convolution._weight_gradient, launch, sizes)
+    return usage(convolution._weight_gradient, launch, sizes, kind)
 
 
+last = {"IN": 16, "SHARED": True}
 planes = {"PLANES": 2, "PLANE_GROUP": 1, "OUT": 16, "OUT_STRIDE": 16}
 print(
     json.dumps(
         {
+            "layout": usage(frame._lay_out, frame.LAY_OUT, {"SCALE": True}),
             "first": convolve(1, 0, 16, 2, False),
             "branches": convolve(0, 16, 32, 2, False),
             "common": convolve(0, 64, 32, 1, False),
@@ -79,7 +103,12 @@ print(
             "wide: weights of branches": weights(32, 64, 2),
             "wide: weights of common": weights(128, 64, 1),
             "weights of planes": usage(convolution._plane_weight_gradient, convolution.PLANE_GRADIENT, planes),
-            "head": usage(head._head, head.HEAD, {"IN": 16, "SHARED": True, "VARIANCE": True}),
+            "float32: common": convolve(0, 64, 32, 1, False, "*fp32"),
+            "float32: weights of common": weights(64, 32, 1, "*fp32"),
+            "float32: gradient of head": usage(head._head_gradient, head.HEAD_GRADIENT, {"IN": 16}, "*fp32"),
+            "float64: common": convolve(0, 64, 32, 1, False, "*fp64"),
+            "head": usage(head._head, head.HEAD, {**last, "VARIANCE": True, "IMAGE": False}),
+            "image of head": usage(head._head, head.HEAD, {**last, "VARIANCE": False, "IMAGE": True}),
             "gradient of head": usage(head._head_gradient, head.HEAD_GRADIENT, {"IN": 16}),
         }
     )

@@ -51,5 +51,5 @@ def expectation(
     std = safe_sqrt(variance)
     total = torch.zeros_like(mean)
     for point, weight in zip(points.tolist(), (weights / weights.sum()).tolist(), strict=True):
-        total = total + weight * function(mean + point * std)
+        total = total.add(function(torch.add(mean, std, alpha=point)), alpha=weight)
     return total

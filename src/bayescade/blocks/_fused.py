@@ -14,7 +14,7 @@ from bayescade.blocks._block import Block, Trunk
 from bayescade.blocks.heteroscedastic import VarianceNet
 from bayescade.blocks.homoscedastic import OneVariance
 from bayescade.kernels.frame import Frame
-from bayescade.kernels.head import head
+from bayescade.kernels.head import head, head_image
 from bayescade.kernels.stack import Layer, filled, head_layout, layer_of, run_layers, stack
 
 
@@ -85,9 +85,10 @@ class FusedBlock:
         shared: bool,  # every draw for every image; else each sample has its own
     ) -> Tensor:
         """`block.image(x, gradient, WeightDraw(...))`, (samples * batch, 1, height, width)."""
-        before = x.repeat(len(weights), 1, 1, 1) if shared and len(weights) > 1 else x
-        out = self._drawn(self.block.last, features.common, features.frame, weights, shared).reshape(before.shape)
-        return relu(before + self.block.output_scale * out)
+        last, scale = self.block.last, self.block.output_scale
+        drawn = head_layout(weights).contiguous()
+        out = head_image(features.common, drawn, x.contiguous(), scale, last.bias, features.frame, shared)
+        return out.to(x.dtype).reshape(-1, *x.shape[1:])
 
     @torch.no_grad()
     def variance(self, features: Features, weights: Tensor, shared: bool) -> Tensor | None:
@@ -137,7 +138,7 @@ def frame_of(x: Tensor) -> Frame:
 
 def planes_of(block: Block, x: Tensor, gradient: Tensor, frame: Frame, dtype: torch.dtype) -> Tensor:
     """Image and scaled gradient as planes."""
-    return frame.planes([x, gradient * block.gradient_scale], dtype)
+    return frame.planes([x, gradient], dtype, [None, block.gradient_scale])
 
 
 def prepared(layer: Layer, dtype: torch.dtype) -> Layer:

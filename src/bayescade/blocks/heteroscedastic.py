@@ -48,7 +48,7 @@ class VarianceNet(Variance):
 
     def expected_of(self, mean: Tensor, variance: Tensor) -> Tensor:
         """The mean of the variance from the moments of z."""
-        return expectation(self.of, mean, variance)
+        return self.scale**2 * expectation(lambda z: softplus(z).square(), mean, variance) + self.floor
 
     def features(self, inputs: Tensor, h: Tensor) -> Tensor:
         """The input of the last layer."""

@@ -1,12 +1,12 @@
 """Samples by the fused kernels: all blocks for many draws without a word from the host, on a GPU as one CUDA graph.
 
-Features are in half precision, images and sums in the precision of the images. The first block sees the same image for all draws:
-its features are computed once.
+Features are in half precision, images and sums in the precision of the images. The first block sees the same image for all
+draws: its features are computed once.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -14,7 +14,9 @@ from torch import Tensor
 from bayescade.blocks._fused import Features, FusedBlock
 from bayescade.networks.cascade import Cascade, Data
 
-MOST_GRAPHS = 4  # kept, each with its memory
+Found = TypeVar("Found")
+
+MOST_GRAPHS = 6  # kept, each with its memory
 WARM_UP = 2  # calls before a graph is captured: kernels are compiled, libraries make their plans
 
 
@@ -41,8 +43,13 @@ class FusedSampler:
     @torch.no_grad()
     def sample(self, data: Data, first: Tensor, noise: Tensor, analytic: bool) -> Drawn:
         """Draws for all images, the last block's weights integrated where `analytic`."""
+        operator = id(data.operator)
+
+        def begin(first: Tensor, sinogram: Tensor) -> Features:
+            return self.blocks[0].features(first, dataclasses.replace(data, sinogram=sinogram).gradient(first))
+
         if self.start is None or self.start[0] is not first or self.start[1] is not data.sinogram:
-            self.start = first, data.sinogram, self.blocks[0].features(first, data.gradient(first))
+            self.start = first, data.sinogram, self.replay(("start", operator), begin, first, data.sinogram)
         features = self.start[2]
 
         def run(first: Tensor, sinogram: Tensor, noise: Tensor, planes: Tensor, common: Tensor) -> Drawn:
@@ -50,9 +57,7 @@ class FusedSampler:
             return self._through(here, first, Features(features.frame, planes, common), noise, analytic)
 
         inputs = (first, data.sinogram, noise, features.planes, features.common)
-        if not first.is_cuda:
-            return run(*inputs)
-        return self.replay((analytic, id(data.operator)), run, *inputs)
+        return self.replay((analytic, operator), run, *inputs)
 
     def _through(self, data: Data, x: Tensor, features: Features, noise: Tensor, analytic: bool) -> Drawn:
         begin = 0
@@ -76,28 +81,31 @@ class FusedSampler:
 
 @final
 class Replay:
-    """Runs functions of tensors as CUDA graphs, one for each key and shapes of the tensors."""
+    """Runs functions of tensors as CUDA graphs, one for each key and shapes of the tensors; on a CPU as they are."""
 
     def __init__(self) -> None:
-        self.known: dict[object, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Drawn]] = {}
+        self.known: dict[object, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Any]] = {}
 
-    def __call__(self, key: object, run: Callable[..., Drawn], *inputs: Tensor) -> Drawn:
+    def __call__(self, key: object, run: Callable[..., Found], *inputs: Tensor) -> Found:
         """What the function gives for these inputs, in memory that the next call of these shapes overwrites."""
+        if not inputs[0].is_cuda:
+            return run(*inputs)
         key = key, *(tensor.shape for tensor in inputs)
         if key not in self.known:
             if len(self.known) >= MOST_GRAPHS:
                 self.known.pop(next(iter(self.known)))
             self.known[key] = self._capture(run, inputs)
-        graph, held, found = self.known[key]
+        graph, held, kept = self.known[key]
         for tensor, value in zip(held, inputs, strict=True):
             tensor.copy_(value)
         graph.replay()
+        found: Found = kept
         return found
 
     @staticmethod
     def _capture(
-        run: Callable[..., Drawn], inputs: tuple[Tensor, ...]
-    ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Drawn]:
+        run: Callable[..., Found], inputs: tuple[Tensor, ...]
+    ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Found]:
         held = tuple(tensor.clone() for tensor in inputs)
         stream = torch.cuda.Stream(held[0].device)
         stream.wait_stream(torch.cuda.current_stream())

@@ -63,6 +63,10 @@ class Launch:
     stages: int  # loads on their way while others are worked on
     runs: int = 1  # of pixels, each summed by one program
 
+    def fitted(self, tensor: torch.Tensor) -> "Launch":
+        """The same for numbers of this type: wide ones need smaller tiles to fit the memory that a program shares."""
+        return self if tensor.element_size() <= 2 else dataclasses.replace(self, block=32, stages=2)
+
     def options(self) -> dict[str, int]:
         """What a call is told."""
         return {"BLOCK": self.block, "num_warps": self.warps, "num_stages": self.stages}

@@ -1,9 +1,10 @@
 """3 x 3 convolutions for few channels, in Triton: planes and features in, ReLU or a mask behind, no copies in between.
 
-Images lie as a `Frame` says. A tile is a run of places; each of the nine taps is a shift in memory and a matrix product over the
-channels. Inputs are of two kinds: *planes*, one number per place, whose nine taps make the columns of one small matrix product;
-and *features*, with 16 channels or a higher power of two. For the gradient of weights with few channels the three taps of a row,
-which lie side by side in memory, and a fourth that is dropped make one product. Sums are in float32 (float64 for float64).
+Images lie as a `Frame` says. A tile is a run of places; each of the nine taps is a shift in memory and a matrix product over
+the channels. Inputs are of two kinds: *planes*, one number per place, whose nine taps make the columns of one small matrix
+product; and *features*, with 16 channels or a higher power of two. For the gradient of weights with few channels the three
+taps of a row, which lie side by side in memory, and a fourth that is dropped make one product. Sums are in float32 (float64
+for float64).
 """
 
 from __future__ import annotations
@@ -242,7 +243,7 @@ def _run_convolve(
     groups: int,
     out: int,
 ) -> None:
-    launch = CONVOLVE if out <= WIDE else CONVOLVE_WIDE
+    launch = (CONVOLVE if out <= WIDE else CONVOLVE_WIDE).fitted(found)
     _convolve[(frame.places // launch.block, groups)](
         _from_first(planes, frame, found),
         found if plane_weights is None else plane_weights,
@@ -274,12 +275,12 @@ def weight_gradient(
     groups: int,
     frame: Frame,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients with respect to the weights, (groups, 9, in, out), and the bias, (groups, out), in the precision of sums."""
+    """The gradients with respect to the weights, (groups, 9, in, out), and the bias, (groups, out), as sums are."""
     into, out = (tensor.shape[0] * tensor.shape[2] // groups for tensor in (features, slopes))
     # The taps of a row lie side by side where no channels of another group are between them.
     join = JOINED if into <= MOST_JOINED and features.shape[2] == into else 1
     kept = max(3, join)
-    launch = WEIGHT_GRADIENT if kept * into * out <= WIDE_SUMS else WEIGHT_GRADIENT_WIDE
+    launch = (WEIGHT_GRADIENT if kept * into * out <= WIDE_SUMS else WEIGHT_GRADIENT_WIDE).fitted(features)
     runs, tiles = launch.cover(frame.stop - frame.lead)
     partial = features.new_empty((runs, groups, 3, kept, into, out), dtype=sum_type(features))
     partial_bias = features.new_empty((runs, groups, out), dtype=sum_type(features))
@@ -314,7 +315,8 @@ def plane_weight_gradient(
 ) -> tuple[Tensor, Tensor]:
     """The gradients with respect to the plane weights, (groups * planes, 16, out), and the bias, (groups, out)."""
     number, out = len(planes), slopes.shape[0] * slopes.shape[2] // groups
-    runs, tiles = PLANE_GRADIENT.cover(frame.places)
+    launch = PLANE_GRADIENT.fitted(slopes)
+    runs, tiles = launch.cover(frame.places)
     partial = slopes.new_empty((runs, number, PLANE_TAPS, out), dtype=sum_type(slopes))
     _plane_weight_gradient[(runs, number)](
         planes[:, frame.guard :],
@@ -331,7 +333,7 @@ def plane_weight_gradient(
         PRECISION=precision(slopes),
         SUM=sums(slopes),
         WIDTH=frame.width,
-        **PLANE_GRADIENT.options(),
+        **launch.options(),
     )
     total = partial.sum(0)
     return total, total[:: number // groups, ONES]

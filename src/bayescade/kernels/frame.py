@@ -5,6 +5,8 @@ in memory and no kernel asks where an image ends. A *place* is a pixel or one of
 behind the last there is room that kernels may read, of which nothing is kept.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 from typing import final
@@ -12,9 +14,39 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescade.kernels._triton import cdiv
+from bayescade.kernels._triton import Launch, cdiv, jit, tl
 
 LARGEST_TILE = 256  # places are a multiple of it
+LAY_OUT = Launch(block=256, warps=4, stages=1)
+
+
+@jit
+def _lay_out(
+    image,
+    scale,
+    plane,
+    first,  # place of the plane's first number: the room in front of it is negative
+    stop,
+    image_stride,
+    pixel_stride,
+    SCALE: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Writes a tile of a plane: pixels, times a number, and zeros."""
+    number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = first + number
+    past = place - (WIDTH + 2)
+    row = past // (WIDTH + 1)
+    column = past % (WIDTH + 1)
+    inside = (past >= 0) & (place < stop) & (column < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
+    pixel = (row % (HEIGHT + 1)) * WIDTH + column
+    where = (row // (HEIGHT + 1)).to(tl.int64) * image_stride + pixel.to(tl.int64) * pixel_stride
+    value = tl.load(image + where, mask=inside, other=0.0)
+    if SCALE:
+        value = value * tl.load(scale)
+    tl.store(plane + number, value.to(plane.dtype.element_ty))
 
 
 @final
@@ -50,13 +82,29 @@ class Frame:
         """Places of some images."""
         return images * (self.height + 1) * (self.width + 1)
 
-    def planes(self, images: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-        """Images, (images, 1, height, width) each, as planes, (planes, room and places)."""
-        found = images[0].new_zeros((len(images), self.places + 2 * self.guard), dtype=dtype)
-        begin = self.guard + self.lead
-        for plane, image in zip(found, images, strict=True):
-            inner = plane[begin : begin + self.per(self.images)].view(self.images, self.height + 1, self.width + 1)
-            inner[:, : self.height, : self.width].copy_(image.reshape(self.images, self.height, self.width))
+    def planes(
+        self,
+        images: Sequence[Tensor],  # (images, 1, height, width) each, or as many numbers in that order
+        dtype: torch.dtype,
+        scales: Sequence[Tensor | None] = (None, None),  # (): an image is multiplied by its own
+    ) -> Tensor:
+        """Images as planes, (planes, room and places)."""
+        size = cdiv(self.places + 2 * self.guard, LAY_OUT.block) * LAY_OUT.block
+        found = images[0].new_empty((len(images), size), dtype=dtype)
+        for plane, image, scale in zip(found, images, scales, strict=True):
+            flat = image.reshape(self.images, self.height * self.width)
+            _lay_out[(size // LAY_OUT.block,)](
+                flat,
+                flat if scale is None else scale,
+                plane,
+                -self.guard,
+                self.stop,
+                flat.stride(0),
+                flat.stride(1),
+                SCALE=scale is not None,
+                **self.shape(),
+                **LAY_OUT.options(),
+            )
         return found
 
     def features(self, parts: int, channels: int, like: Tensor) -> Tensor:

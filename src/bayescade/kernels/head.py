@@ -22,6 +22,9 @@ def _head(
     features,
     weights,
     variances,
+    before,
+    scale,
+    bias,
     mean_out,
     variance_out,
     per,  # places of a sample
@@ -29,6 +32,7 @@ def _head(
     IN: tl.constexpr,
     SHARED: tl.constexpr,  # all samples have the same features
     VARIANCE: tl.constexpr,
+    IMAGE: tl.constexpr,  # give relu(before + scale (mean + bias)) instead of the mean
     SUM: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -53,7 +57,12 @@ def _head(
     row = place // (WIDTH + 1)
     column = place % (WIDTH + 1)
     inside = (place < per) & (column < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
-    pixel = sample.to(tl.int64) * pixels + ((row // (HEIGHT + 1)) * HEIGHT + row % (HEIGHT + 1)) * WIDTH + column
+    own = ((row // (HEIGHT + 1)) * HEIGHT + row % (HEIGHT + 1)) * WIDTH + column  # in this sample
+    pixel = sample.to(tl.int64) * pixels + own
+    if IMAGE:
+        near = before + (own if SHARED else pixel)
+        mean = tl.load(near, mask=inside, other=0.0) + tl.load(scale) * (mean + tl.load(bias))
+        mean = tl.maximum(mean, 0.0)
     tl.store(mean_out + pixel, mean, mask=inside)
     if VARIANCE:
         tl.store(variance_out + pixel, variance, mask=inside)
@@ -112,15 +121,44 @@ def head(
     shared: bool,  # all samples have the same features; else the images have samples in front
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, (samples * pixels,) each, in the precision of sums; without bias."""
+    return _run_head(features, weights, variances, None, frame, shared)
+
+
+def head_image(
+    features: Tensor,  # (1, room and places, in)
+    weights: Tensor,  # (samples, 16, in)
+    before: Tensor,  # (images, 1, height, width): what the features are of, in the precision of sums
+    scale: Tensor,  # ()
+    bias: Tensor,  # (1,)
+    frame: Frame,
+    shared: bool,
+) -> Tensor:
+    """relu(before + scale (output + bias)), (samples * pixels,)."""
+    return _run_head(features, weights, None, (before, scale, bias), frame, shared)[0]
+
+
+def _run_head(
+    features: Tensor,
+    weights: Tensor,
+    variances: Tensor | None,
+    image: tuple[Tensor, Tensor, Tensor] | None,
+    frame: Frame,
+    shared: bool,
+) -> tuple[Tensor, Tensor]:
     samples, _, into = weights.shape
     images = frame.images if shared else frame.images // samples
     pixels = images * frame.height * frame.width
     mean = features.new_empty(samples * pixels, dtype=sum_type(features))
     variance = torch.empty_like(mean) if variances is not None else mean
-    _head[(cdiv(frame.per(images), HEAD.block), samples)](
+    launch = HEAD.fitted(features)
+    before, scale, bias = image if image is not None else (mean, mean, mean)
+    _head[(cdiv(frame.per(images), launch.block), samples)](
         features[:, frame.guard :],
         weights,
         weights if variances is None else variances,
+        before,
+        scale,
+        bias,
         mean,
         variance,
         frame.per(images),
@@ -128,9 +166,10 @@ def head(
         IN=into,
         SHARED=shared,
         VARIANCE=variances is not None,
+        IMAGE=image is not None,
         SUM=sums(features),
         **frame.shape(),
-        **HEAD.options(),
+        **launch.options(),
     )
     return mean, variance
 
@@ -145,7 +184,8 @@ def head_gradient(
     """Gradients with respect to the features (0 where the ReLU was closed), the weights and the variances."""
     into = features.shape[2]
     found = torch.empty_like(features)
-    runs, tiles = HEAD_GRADIENT.cover(frame.places)
+    launch = HEAD_GRADIENT.fitted(features)
+    runs, tiles = launch.cover(frame.places)
     partial = features.new_empty((runs, 2, PLANE_TAPS, into), dtype=sum_type(features))
     _head_gradient[(runs,)](
         features[:, frame.guard :],
@@ -161,7 +201,7 @@ def head_gradient(
         PRECISION=precision(features),
         SUM=sums(features),
         WIDTH=frame.width,
-        **HEAD_GRADIENT.options(),
+        **launch.options(),
     )
     of_weights, of_variances = partial.sum(0).unbind(0)
     return found, _turned(of_weights, of_weights.dtype), _turned(of_variances, of_variances.dtype)

@@ -115,7 +115,7 @@ def paper_blocks(geometry: Geometry) -> int:
 
 def recommended_blocks(geometry: Geometry) -> int:
     """More blocks where more is missing."""
-    return 12 if covered(geometry) > 175 else 18
+    return 16 if covered(geometry) > 175 else 20
 
 
 def covered(geometry: Geometry) -> float:

@@ -28,7 +28,7 @@ EAGER_STEPS = 3  # before the graph is captured: libraries choose their kernels,
 class FitSettings:
     """How one block is trained."""
 
-    epochs: int = 9
+    epochs: int = 12
     batch: int = 32
     learning_rate: float = 3e-3
     final_learning_rate: float = 1e-5  # at the end of the cosine

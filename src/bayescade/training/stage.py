@@ -114,9 +114,7 @@ def fused_images(
     return found
 
 
-def advance(
-    block: Block, stage: Stage, sampling: Sampling, *, seed: int, batch: int, kernels: str = "plain"
-) -> Stage:
+def advance(block: Block, stage: Stage, sampling: Sampling, *, seed: int, batch: int, kernels: str = "plain") -> Stage:
     """The stage behind a block: its images carry the noise of the block's weights, not the aleatoric noise."""
     image = images_behind(block, stage, sampling, seed=seed, batch=batch, kernels=kernels)
     return Stage(stage.data, stage.truth, image, gradients(stage.data, image, batch))
