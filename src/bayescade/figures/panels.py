@@ -32,7 +32,7 @@ class Panel:
 def reconstruction_panels(result: Reconstruction, place: int = 0) -> list[Panel]:
     """Truth, reconstruction, error and standard deviations of one image, as far as they are there."""
     image = _array(result.image, place)
-    panels = [Panel(result.model.upper(), image)]
+    panels = [Panel(result.model if "/" in result.model else result.model.upper(), image)]
     if result.truth is not None:
         truth = _array(result.truth, place)
         panels = [Panel("truth", truth), *panels, Panel("error", image - truth, "error")]

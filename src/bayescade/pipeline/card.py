@@ -28,7 +28,7 @@ def write_card(manifest: Mapping[str, Any]) -> str:
         f"- **Cascade**: {len(blocks)} blocks with {settings['block']['channels']} channels, "
         f"loss {settings['greedy']['loss']}, {settings['fit']['epochs']} epochs a block",
         f"- **Training time**: {manifest['training_seconds']:.1f} s on {manifest.get('processes', 1)} x {manifest['device']} "
-        f"(precision {settings['fit']['precision']})",
+        f"(precision {precision_of(manifest)})",
         f"- **Validation**: {last['validation_psnr']:.2f} dB on "
         f"{settings['data']['validation_images']} images of the validation split, mean weights",
     ]
@@ -49,8 +49,10 @@ def write_card(manifest: Mapping[str, Any]) -> str:
             f"{last['log_std']['final'][0]:.2f} at the end; temperature {settings['greedy']['temperature']:g}"
         )
     if "variance_over_mse" in last:
+        median = last.get("variance_over_mse_median")
         lines.append(
             f"- **Mean variance** over mean squared error on the validation images: {last['variance_over_mse']:.2f}"
+            + (f", in the median image {median:.2f}" if median is not None else "")
         )
     lines += [f"- **Warning**: {text}" for text in warnings_of(manifest)]
     lines += [
@@ -61,6 +63,14 @@ def write_card(manifest: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def precision_of(manifest: Mapping[str, Any]) -> str:
+    """The precision that `auto` stood for on the device of the training."""
+    precision = str(manifest["settings"]["fit"]["precision"])
+    if precision != "auto":
+        return precision
+    return "float32" if manifest["device"].startswith("CPU") else "bf16 features, float32 sums and images"
 
 
 def warnings_of(manifest: Mapping[str, Any]) -> list[str]:
