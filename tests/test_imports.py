@@ -13,7 +13,7 @@ PACKAGE = Path(bayescade.__file__).parent
 
 LEVELS = [
     {"errors"},
-    {"shelf", "files", "progress", "devices", "seeds", "bayes", "kernels"},
+    {"shelf", "files", "progress", "devices", "seeds", "rows", "bayes", "kernels"},
     {"arrays", "config", "physics", "blocks", "runs"},
     {"results", "projectors", "phantoms", "metrics", "networks"},
     {"data", "figures", "training", "inference", "uncertainty"},

@@ -15,3 +15,17 @@ def choose_device(name: str | torch.device) -> torch.device:
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise UserError(f"--device {name}: torch sees no such GPU here; use cpu or auto")
     return torch.device(str(name))
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that is free on the device; on CPU four fifths of what the system says it could give."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024 * 4 // 5
+    except OSError:
+        pass
+    return 8 * 1024**3

@@ -77,8 +77,7 @@ def weights(into: int, out: int, groups: int, kind: str = "*bf16") -> dict[str, 
     """The gradient of weights."""
     join = convolution.JOINED if into <= convolution.MOST_JOINED else 1
     sizes = {"IN": into, "OUT": out, "JOIN": join, "IN_STRIDE": into, "OUT_STRIDE": out * groups, "GROUPS": groups}
-    wide = max(3, join) * into * out > convolution.WIDE_SUMS
-    launch = convolution.WEIGHT_GRADIENT_WIDE if wide else convolution.WEIGHT_GRADIENT
+    launch = convolution.weight_launch(max(3, join) * into * out)
     return usage(convolution._weight_gradient, launch, sizes, kind)
 
 

@@ -89,7 +89,7 @@ def test_the_paper_presets_train(
         assert settings["inference"] == {
             "draws": "activations",
             "analytic": False,
-            "kernels": "plain",
+            "kernels": "auto",
             "tolerance": 0.0,
         }
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bayescade.blocks._fused import Features, FusedBlock
 from bayescade.networks.cascade import Cascade, Data
+from bayescade.rows import in_memory
 
 Found = TypeVar("Found")
 
@@ -43,20 +44,20 @@ class FusedSampler:
     @torch.no_grad()
     def sample(self, data: Data, first: Tensor, noise: Tensor, analytic: bool) -> Drawn:
         """Draws for all images, the last block's weights integrated where `analytic`."""
-        operator = id(data.operator)
+        operator, sinograms = id(data.operator), in_memory(data.sinogram)
 
         def begin(first: Tensor, sinogram: Tensor) -> Features:
             return self.blocks[0].features(first, dataclasses.replace(data, sinogram=sinogram).gradient(first))
 
-        if self.start is None or self.start[0] is not first or self.start[1] is not data.sinogram:
-            self.start = first, data.sinogram, self.replay(("start", operator), begin, first, data.sinogram)
+        if self.start is None or self.start[0] is not first or self.start[1] is not sinograms:
+            self.start = first, sinograms, self.replay(("start", operator), begin, first, sinograms)
         features = self.start[2]
 
         def run(first: Tensor, sinogram: Tensor, noise: Tensor, planes: Tensor, common: Tensor) -> Drawn:
             here = dataclasses.replace(data, sinogram=sinogram)
             return self._through(here, first, Features(features.frame, planes, common), noise, analytic)
 
-        inputs = (first, data.sinogram, noise, features.planes, features.common)
+        inputs = (first, sinograms, noise, features.planes, features.common)
         return self.replay((analytic, operator), run, *inputs)
 
     def _through(self, data: Data, x: Tensor, features: Features, noise: Tensor, analytic: bool) -> Drawn:

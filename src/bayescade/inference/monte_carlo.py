@@ -158,8 +158,7 @@ def sample_runs(
         draws = range(begin, min(begin + number, total))
         if start is None:
             assert fast is not None
-            noise = weight_noise(blocks, draws, seed).to(first)
-            drawn = fast.sample(data, first, noise, analytic)
+            drawn = fast.sample(data, first, weight_noise(blocks, draws, seed, first), analytic)
             yield SampleRun.of(draws, first, drawn.mean, drawn.variance, drawn.aleatoric)
         else:
             yield sample(blocks, data, start, settings.draws, draws, seed, place, analytic)
@@ -187,10 +186,14 @@ def is_random(cascade: Cascade, analytic: bool) -> bool:
 def passes_at_once(cascade: Cascade, shape: tuple[int, int], device: torch.device) -> int:
     """How many images, or samples of one, fit the memory set aside."""
     widest = max(max(parameter.shape[:2]) for parameter in cascade.parameters() if parameter.ndim == 4)
-    room = CHUNK_BYTES[device.type]
-    if device.type == "cuda":
-        room = min(room, torch.cuda.mem_get_info(device)[0] // 4)
+    room = CHUNK_BYTES[device.type] if device.type != "cuda" else gpu_room(device)
     return max(1, min(MOST_PASSES, room // (4 * 3 * widest * shape[0] * shape[1])))
+
+
+@functools.lru_cache(maxsize=8)
+def gpu_room(device: torch.device) -> int:
+    """Bytes set aside on a GPU; asked for once, since the question takes time."""
+    return min(CHUNK_BYTES["cuda"], torch.cuda.mem_get_info(device)[0] // 4)
 
 
 def sample(
@@ -205,7 +208,7 @@ def sample(
 ) -> SampleRun:
     """Some draws, pushed through all blocks; the last one's weights are integrated where `analytic`."""
     first = start.image
-    noise = by_layer(blocks, weight_noise(blocks, draws, seed).to(first)) if kind == "weights" else []
+    noise = by_layer(blocks, weight_noise(blocks, draws, seed, first)) if kind == "weights" else []
     x = first if kind == "weights" else first.repeat(len(draws), 1, 1, 1)
     last = len(blocks) - 1
     variance: Tensor | None = None
@@ -230,16 +233,17 @@ def sample(
     return SampleRun.of(draws, first, x, variance, aleatoric)
 
 
-@functools.lru_cache(maxsize=4)
-def normal_rows(size: int, draws: range, seed: int) -> Tensor:
+@functools.lru_cache(maxsize=8)
+def normal_rows(size: int, draws: range, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Standard normals, (draws, size): a row depends on the seed, its draw and the size only."""
     rows = [torch.randn(size, generator=generator_of(seed, "draw", t)) for t in draws]
-    return torch.stack(rows)
+    return torch.stack(rows).to(device, dtype)
 
 
-def weight_noise(blocks: Sequence[Block], draws: range, seed: int) -> Tensor:
+def weight_noise(blocks: Sequence[Block], draws: range, seed: int, like: Tensor) -> Tensor:
     """Standard normals for all weights of all random layers, (samples, weights)."""
-    return normal_rows(sum(layer.weight.numel() for block in blocks for layer in block.layers), draws, seed)
+    size = sum(layer.weight.numel() for block in blocks for layer in block.layers)
+    return normal_rows(size, draws, seed, like.device, like.dtype)
 
 
 def by_layer(blocks: Sequence[Block], noise: Tensor) -> list[list[Tensor]]:

@@ -20,13 +20,17 @@ PLANE_TAPS = 16  # nine taps, a one, and zeros: a matrix product needs sixteen
 ONES = 9  # the column of ones, whose weight's gradient is that of the bias
 JOINED = 4  # taps of one product, in the gradient of weights
 MOST_JOINED = 32  # channels up to which taps are joined
+MOST_SUMS = 2**31
 # Measured on an H200; a wide output needs more registers.
 CONVOLVE = Launch(block=256, warps=4, stages=2)
 WIDE = 32  # channels behind which an output is wide
 CONVOLVE_WIDE = Launch(block=128, warps=8, stages=4)
-WEIGHT_GRADIENT = Launch(block=64, warps=4, stages=3, runs=264)
-WIDE_SUMS = 3 * 64 * 32  # numbers of a program behind which its sums are wide
-WEIGHT_GRADIENT_WIDE = Launch(block=32, warps=8, stages=3, runs=264)
+# By the numbers that a program sums: the largest that each is for.
+WEIGHT_GRADIENT = {
+    4 * 32 * 16: Launch(block=64, warps=4, stages=3, runs=264),
+    3 * 64 * 32: Launch(block=64, warps=8, stages=3, runs=264),
+    MOST_SUMS: Launch(block=32, warps=8, stages=3, runs=264),
+}
 PLANE_GRADIENT = Launch(block=256, warps=4, stages=3, runs=1056)
 
 
@@ -280,7 +284,7 @@ def weight_gradient(
     # The taps of a row lie side by side where no channels of another group are between them.
     join = JOINED if into <= MOST_JOINED and features.shape[2] == into else 1
     kept = max(3, join)
-    launch = (WEIGHT_GRADIENT if kept * into * out <= WIDE_SUMS else WEIGHT_GRADIENT_WIDE).fitted(features)
+    launch = weight_launch(kept * into * out).fitted(features)
     runs, tiles = launch.cover(frame.stop - frame.lead)
     partial = features.new_empty((runs, groups, 3, kept, into, out), dtype=sum_type(features))
     partial_bias = features.new_empty((runs, groups, out), dtype=sum_type(features))
@@ -305,6 +309,11 @@ def weight_gradient(
         **launch.options(),
     )
     return partial.sum(0)[:, :, :3].reshape(groups, TAPS, into, out), partial_bias.sum(0)
+
+
+def weight_launch(sums: int) -> Launch:
+    """How the gradient of weights is spread, by the numbers that a program sums."""
+    return next(launch for most, launch in WEIGHT_GRADIENT.items() if sums <= most)
 
 
 def plane_weight_gradient(

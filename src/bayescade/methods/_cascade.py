@@ -26,11 +26,12 @@ from bayescade.physics.linalg import norm
 from bayescade.progress import progress
 from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction, Reconstructor, as_sinograms
+from bayescade.rows import Rows, rows_like
 from bayescade.runs import Run, Tensors
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.fit import FitSettings
 from bayescade.training.greedy import GreedySettings, Report, train_cascade
-from bayescade.training.stage import Stage
+from bayescade.training.stage import Stage, batches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +41,11 @@ class DataSettings:
     images: int = 4000  # training images
     validation_images: int = 100  # of the validation split: what a block's gain is measured on
     paper_set: bool = False  # the paper's own 4000 training ellipses instead of fresh ones
+    memory: float = 0.0  # GB for training images; more are kept in files and read as needed; 0 = half of what is free
 
     def __post_init__(self) -> None:
+        if not 0 <= self.memory < 1e6:
+            raise UserError(f"setting memory: expected a number of gigabytes of at least 0, got {self.memory}")
         for name in ("images", "validation_images"):
             if not 1 <= getattr(self, name) <= 10_000_000:
                 raise UserError(f"setting {name}: expected a whole number of at least 1, got {getattr(self, name)}")
@@ -127,8 +131,8 @@ def covered(geometry: Geometry) -> float:
 def train(
     kind: str,  # of block
     geometry: Geometry,
-    training: tuple[Tensor, Tensor],  # sinograms and truths
-    validation: tuple[Tensor, Tensor],
+    training: tuple[Rows, Rows],  # sinograms and truths
+    validation: tuple[Rows, Rows],
     settings: Settings,
     run: Run,
     *,
@@ -226,13 +230,15 @@ class Physics:
         """The first image: FBP, not clipped."""
         return self.back_projection.apply(sinogram, self.back_projection.settings.window)
 
-    def data(self, sinogram: Tensor) -> Data:
+    def data(self, sinogram: Rows) -> Data:
         """What a cascade knows of some sinograms."""
         return Data(self.operator, self.norm, sinogram)
 
-    def stage(self, sinogram: Tensor, truth: Tensor, batch: int) -> Stage:
+    def stage(self, sinogram: Rows, truth: Rows, batch: int) -> Stage:
         """The first stage of training: FBP, not clipped."""
-        first = torch.cat([self.first(part) for part in sinogram.split(batch)])
+        first = rows_like(truth)
+        for some in batches(len(truth), batch):
+            first[some] = self.first(sinogram[some])
         return Stage.first(self.data(sinogram), truth, first, batch)
 
 

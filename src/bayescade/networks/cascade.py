@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bayescade.blocks._block import Block
 from bayescade.physics.operator import LinearOperator
+from bayescade.rows import Rows, in_memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,15 +20,20 @@ class Data:
 
     operator: LinearOperator
     norm: float  # ||A||
-    sinogram: Tensor  # (batch, 1, views, bins), physical
+    sinogram: Rows  # (batch, 1, views, bins), physical
+
+    def some(self, places: slice) -> "Data":
+        """The same of some of the images, in memory."""
+        return dataclasses.replace(self, sinogram=self.sinogram[places])
 
     def gradient(
         self,
         x: Tensor,  # (batch, 1, height, width), or (samples * batch, ...) with samples in front
     ) -> Tensor:
         """The gradient of 1/2 ||A x - y||^2 / ||A||^2, like x."""
-        each = x.reshape(-1, *self.sinogram.shape[:1], *x.shape[1:])
-        residual = self.operator.forward(each) - self.sinogram
+        sinogram = in_memory(self.sinogram)
+        each = x.reshape(-1, *sinogram.shape[:1], *x.shape[1:])
+        residual = self.operator.forward(each) - sinogram
         return (self.operator.adjoint(residual) / self.norm**2).reshape(x.shape)
 
 

@@ -16,7 +16,7 @@ from bayescade.config import load_settings
 from bayescade.data.simulate import Noise, scan_batches
 from bayescade.data.sources import Source, file_source, image_source
 from bayescade.data.splits import split_seed
-from bayescade.devices import choose_device
+from bayescade.devices import available_bytes, choose_device
 from bayescade.errors import Failure, UserError
 from bayescade.files import check_readable
 from bayescade.phantoms import ellipses
@@ -24,6 +24,7 @@ from bayescade.physics.geometry import Geometry
 from bayescade.pipeline.card import warnings_of, write_card
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.progress import progress
+from bayescade.rows import Rows, new_rows
 from bayescade.runs import Identity, Run, alone
 from bayescade.seeds import check_seed
 from bayescade.training.distributed import assembled
@@ -75,10 +76,10 @@ def train(
         if run.manifest["status"] == "done":
             return summary(run)
         start = time.perf_counter()
-        training = scans(sources[0], geometry, noise, split_seed(seed, "train"), chosen.data.images, place)
-        validation = scans(
-            sources[1], geometry, noise, split_seed(seed, "validation"), chosen.data.validation_images, place
-        )
+        count, watched = chosen.data.images, chosen.data.validation_images
+        folder = None if fits(geometry, count, chosen.data.memory, place) else Path(out)
+        training = scans(sources[0], geometry, noise, split_seed(seed, "train"), count, place, folder)
+        validation = scans(sources[1], geometry, noise, split_seed(seed, "validation"), watched, place)
         data_seconds = time.perf_counter() - start
         with tracker(Path(out) / "tensorboard" if tensorboard and run.writes else None) as track:
 
@@ -134,17 +135,33 @@ def training_sources(
     return image_source("ellipses", shape, seed=seed, split="train", device=device), validation
 
 
+def fits(geometry: Geometry, images: int, gigabytes: float, device: torch.device) -> bool:
+    """Whether sinograms, truths and three stages of images and gradients fit the memory set aside for them."""
+    pixels, rays = (shape[0] * shape[1] for shape in (geometry.image_shape, geometry.sinogram_shape))
+    limit = 1e9 * gigabytes if gigabytes else available_bytes(device) / 2
+    return 4 * images * (7 * pixels + rays) <= limit
+
+
 def scans(
-    source: Source, geometry: Geometry, noise: Noise, seed: int, count: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Sinograms and truths, in memory."""
-    sinograms, truths = [], []
+    source: Source,
+    geometry: Geometry,
+    noise: Noise,
+    seed: int,
+    count: int,
+    device: torch.device,
+    folder: Path | None = None,  # for files; None = in memory
+) -> tuple[Rows, Rows]:
+    """Sinograms and truths."""
+    sinograms = new_rows(folder, (count, 1, *geometry.sinogram_shape), device)
+    truths = new_rows(folder, (count, 1, *geometry.image_shape), device)
+    done = 0
     with progress("scanning images", count) as advance:
         for batch in scan_batches(source, geometry, noise, seed=seed, count=count, device=device):
-            sinograms.append(batch.sinogram)
-            truths.append(batch.truth)
+            some = slice(done, done + len(batch.truth))
+            sinograms[some], truths[some] = batch.sinogram, batch.truth
+            done = some.stop
             advance(len(batch.truth))
-    return torch.cat(sinograms), torch.cat(truths)
+    return sinograms, truths
 
 
 def versions() -> dict[str, str]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayescade.devices import available_bytes
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
 from bayescade.physics.operator import RayTransform
@@ -193,20 +194,6 @@ def guard_memory(geometry: Geometry, device: torch.device, dtype: torch.dtype, l
         f"{geometry.image_shape[0]} x {geometry.image_shape[1]} needs about {_gigabytes(needed)} while it is built, and "
         f"{have}; {first}fewer bins or larger pixels, or another device or memory_limit= (bytes) in ray_transform"
     )
-
-
-def available_bytes(device: torch.device) -> int:
-    """Memory that is free on the device; on CPU four fifths of what the system says it could give."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024 * 4 // 5
-    except OSError:
-        pass
-    return 8 * 1024**3
 
 
 def _gigabytes(count: int) -> str:

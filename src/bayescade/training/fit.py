@@ -15,6 +15,7 @@ from bayescade.blocks._block import ActivationDraw, Block, MeanDraw
 from bayescade.blocks._fused import fused
 from bayescade.errors import Failure, UserError
 from bayescade.kernels._triton import check_kernels, is_fused
+from bayescade.rows import copy_rows
 from bayescade.seeds import derived_seed
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.losses import Loss
@@ -167,22 +168,26 @@ class Step:
         self.features = torch.bfloat16 if self.mixed else stage.image.dtype
         self.fused = is_fused(settings.kernels, stage.image.device)
         self.team, self.part = team, team.part(batch)
-        new, pixels = stage.image.new_empty, stage.image.shape[1:]
-        shape = (batch // team.size, *pixels)
-        self.image, self.gradient, self.truth = new(shape), new(shape), new(shape)
-        self.all_noise = [new((batch, *pixels)) for _ in block.layers]
+        device, pixels = stage.image.device, stage.image.shape[1:]
+
+        def new(*shape: int) -> Tensor:
+            return torch.empty(shape, dtype=stage.image.dtype, device=device)
+
+        own = batch // team.size
+        self.image, self.gradient, self.truth = new(own, *pixels), new(own, *pixels), new(own, *pixels)
+        self.all_noise = [new(batch, *pixels) for _ in block.layers]
         self.noise = [noise[self.part] for noise in self.all_noise]
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream(stage.image.device) if stage.image.is_cuda else None
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.taken = 0
-        self.value = new(())
+        self.value = new()
 
     def take(self, stage: Stage, rows: Tensor, generator: torch.Generator) -> None:
         """Puts some images of the stage in place, with fresh noise: of a team's batch, this process's part."""
         rows = rows[self.part]
-        torch.index_select(stage.image, 0, rows, out=self.image)
-        torch.index_select(stage.gradient, 0, rows, out=self.gradient)
-        torch.index_select(stage.truth, 0, rows, out=self.truth)
+        copy_rows(stage.image, rows, self.image)
+        copy_rows(stage.gradient, rows, self.gradient)
+        copy_rows(stage.truth, rows, self.truth)
         for noise in self.all_noise:
             noise.normal_(generator=generator)
 

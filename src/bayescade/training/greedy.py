@@ -298,7 +298,7 @@ def warm_up(block: Block, previous: Block) -> None:
 
 def rescale(block: Block, stage: Stage, settings: GreedySettings) -> None:
     """Sets the scales of the gradient, the output and the standard deviations to the images that come in."""
-    level, size = stage.mse() ** 0.5, float(stage.gradient.std())
+    level, size = stage.mse() ** 0.5, stage.gradient_std()
     if not (level > 0 and size > 0):
         raise UserError("training images: expected images that FBP does not give back exactly; are they all empty?")
     if settings.gradient_level:

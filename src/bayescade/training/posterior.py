@@ -7,7 +7,7 @@ import torch
 from bayescade.bayes.last_layer import Curvature, NormalEquations
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks._block import Block, MeanDraw
-from bayescade.training.stage import Stage, batches, images_behind
+from bayescade.training.stage import Stage, batches, images_behind, mean_square
 
 REFIT_BATCH = 64
 
@@ -31,7 +31,7 @@ def refit(block: Block, stage: Stage, temperature: float, move: bool) -> None:
         found.refit(layer, temperature)
     if not block.variance.layers:
         image = images_behind(block, stage, "mean", batch=REFIT_BATCH)
-        block.variance.start(float(((stage.truth - image) ** 2).mean(dtype=torch.float64)))
+        block.variance.start(mean_square(image, stage.truth))
 
 
 def add_images(block: Block, stage: Stage, some: slice, sums: Sequence[NormalEquations | Curvature]) -> None:

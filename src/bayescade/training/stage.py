@@ -13,6 +13,7 @@ from bayescade.errors import UserError
 from bayescade.kernels._triton import is_fused
 from bayescade.metrics.psnr import psnr
 from bayescade.networks.cascade import Data
+from bayescade.rows import Rows, rows_like
 
 Sampling = str  # mean, activations or weights
 SAMPLINGS = ("mean", "activations", "weights")
@@ -24,12 +25,12 @@ class Stage:
     """Images of a training set on their way."""
 
     data: Data
-    truth: Tensor  # (images, 1, height, width)
-    image: Tensor  # (images, 1, height, width): the input of the next block
-    gradient: Tensor  # (images, 1, height, width): of the data fidelity there
+    truth: Rows  # (images, 1, height, width)
+    image: Rows  # (images, 1, height, width): the input of the next block
+    gradient: Rows  # (images, 1, height, width): of the data fidelity there
 
     @classmethod
-    def first(cls, data: Data, truth: Tensor, image: Tensor, batch: int = 128) -> "Stage":
+    def first(cls, data: Data, truth: Rows, image: Rows, batch: int = 128) -> "Stage":
         """The stage of the first images."""
         return cls(data, truth, image, gradients(data, image, batch))
 
@@ -38,22 +39,45 @@ class Stage:
 
     def psnr(self) -> float:
         """Mean PSNR of the images that are not empty, in dB, at data range 1; one that is perfect counts as 120 dB."""
-        there = self.truth.flatten(1).amax(1) > self.truth.flatten(1).amin(1)
-        if not bool(there.any()):
+        scores = []
+        for some in batches(len(self), FUSED_BATCH):
+            truth = self.truth[some]
+            there = truth.flatten(1).amax(1) > truth.flatten(1).amin(1)
+            scores.append(psnr(self.image[some][there], truth[there], 1.0).clamp_max(120))
+        found = torch.cat(scores)
+        if not len(found):
             raise UserError("validation images: expected at least one that is not empty")
-        return float(psnr(self.image[there], self.truth[there], 1.0).clamp_max(120).mean())
+        return float(found.mean())
 
     def mse(self) -> float:
         """Mean squared error of the images."""
-        return float(((self.image - self.truth) ** 2).mean())
+        return mean_square(self.image, self.truth)
+
+    def gradient_std(self) -> float:
+        """Standard deviation of the gradient."""
+        sums = torch.zeros(2, dtype=torch.float64)
+        for some in batches(len(self), FUSED_BATCH):
+            values = self.gradient[some].double()
+            sums += torch.stack([values.sum(), (values**2).sum()]).cpu()
+        count = len(self) * self.gradient.shape[1:].numel()
+        variance = (sums[1] - sums[0] ** 2 / count) / max(count - 1, 1)
+        return float(variance.clamp_min(0).sqrt())
 
 
-def gradients(data: Data, image: Tensor, batch: int) -> Tensor:
+def mean_square(one: Rows, other: Rows) -> float:
+    """Mean squared difference."""
+    total = torch.zeros((), dtype=torch.float64)
+    for some in batches(len(one), FUSED_BATCH):
+        total += ((one[some] - other[some]) ** 2).double().sum().cpu()
+    return float(total) / (len(one) * one.shape[1:].numel())
+
+
+def gradients(data: Data, image: Rows, batch: int) -> Rows:
     """The gradient at each image, a batch at a time."""
-    parts = []
-    for some in batches(len(image), max(batch, FUSED_BATCH) if image.is_cuda else batch):
-        parts.append(Data(data.operator, data.norm, data.sinogram[some]).gradient(image[some]))
-    return torch.cat(parts)
+    found = rows_like(image)
+    for some in batches(len(image), max(batch, FUSED_BATCH) if image.device.type == "cuda" else batch):
+        found[some] = data.some(some).gradient(image[some])
+    return found
 
 
 def batches(count: int, batch: int) -> Iterator[slice]:
@@ -76,7 +100,7 @@ def images_behind(
     seed: int = 0,
     batch: int,
     kernels: str = "plain",
-) -> Tensor:
+) -> Rows:
     """The images that the block gives for the stage, like its images."""
     device = stage.image.device
     generator = torch.Generator(device).manual_seed(seed)
@@ -86,7 +110,7 @@ def images_behind(
         noise = [torch.randn(layer.weight.shape, generator=generator, device=device) for layer in block.layers]
     if sampling != "activations" and is_fused(kernels, device):
         return fused_images(block, stage, block.last.draw(noise[0]) if noise else block.last.weight, batch)
-    found = torch.empty_like(stage.image)
+    found = rows_like(stage.image)
     with torch.no_grad():
         for some in batches(len(stage), batch):
             image = stage.image[some]
@@ -104,10 +128,10 @@ def fused_images(
     stage: Stage,
     weights: Tensor,  # (1, channels, 3, 3): of the last layer, for all images
     batch: int,
-) -> Tensor:
+) -> Rows:
     """The same by the fused kernels, with features in half precision on a GPU."""
-    fast = FusedBlock(block, torch.float16 if stage.image.is_cuda else stage.image.dtype)
-    found = torch.empty_like(stage.image)
+    fast = FusedBlock(block, torch.float16 if stage.image.device.type == "cuda" else stage.image.dtype)
+    found = rows_like(stage.image)
     for some in batches(len(stage), max(batch, FUSED_BATCH)):
         image = stage.image[some]
         found[some] = fast.image(image, fast.features(image, stage.gradient[some]), weights, shared=True)

@@ -1,0 +1,64 @@
+"""Rows in a file are those of a tensor."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from bayescade.errors import Failure
+from bayescade.rows import FiledRows, copy_rows, in_memory, new_rows, rows_like
+
+CPU = torch.device("cpu")
+
+
+def filed(tensor: torch.Tensor, folder: Path) -> FiledRows:
+    rows = FiledRows(folder, tensor.shape, tensor.dtype, CPU)
+    rows[:] = tensor
+    return rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_come_back_as_they_were_written(tmp_path: Path, dtype: torch.dtype) -> None:
+    tensor = torch.randn((7, 1, 3, 2), generator=torch.Generator().manual_seed(0), dtype=dtype)
+    rows = filed(tensor, tmp_path)
+    assert (len(rows), rows.shape, rows.dtype, rows.device) == (7, tensor.shape, dtype, CPU)
+    assert torch.equal(in_memory(rows), tensor)
+    assert torch.equal(rows[2:5], tensor[2:5])
+    assert torch.equal(rows[5:5], tensor[5:5])
+    places = torch.tensor([6, 0, 0, 3])
+    assert torch.equal(rows[places], tensor[places])
+    out = torch.empty((4, 1, 3, 2), dtype=dtype)
+    copy_rows(rows, places, out)
+    assert torch.equal(out, tensor[places])
+    rows[1:3] = tensor[4:6]
+    assert torch.equal(rows[:4], torch.cat([tensor[:1], tensor[4:6], tensor[3:4]]))
+    other = rows_like(rows)
+    assert isinstance(other, FiledRows)
+    other[:] = tensor
+    assert torch.equal(rows[1:2], tensor[4:5])
+
+
+def test_files_have_no_name_and_need_none(tmp_path: Path) -> None:
+    rows = new_rows(tmp_path, (3, 2), CPU)
+    rows[:] = torch.ones(3, 2)
+    assert not list(tmp_path.iterdir())
+    assert isinstance(new_rows(None, (3, 2), CPU), torch.Tensor)
+
+
+def test_wrong_rows_and_lost_ones_are_said(tmp_path: Path) -> None:
+    rows = filed(torch.ones(4, 2), tmp_path)
+    with pytest.raises(ValueError, match="expected 2 rows"):
+        rows[:2] = torch.ones(3, 2)
+    os.ftruncate(rows._file.fileno(), 10)
+    with pytest.raises(Failure, match="shorter than it was"):
+        rows[:]
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(Failure, match="do not fit: No space left on device"):
+        filed(torch.ones(4, 2), tmp_path)
