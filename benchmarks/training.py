@@ -60,7 +60,7 @@ def step_of(block: Block, stage: Stage, batch: int, kernels: str, graph: bool) -
     generator = torch.Generator("cuda").manual_seed(0)
     rows = torch.arange(batch, device="cuda")
     if not graph:
-        step.stream = None
+        step.compute.stream = None
 
     def run() -> None:
         step.take(stage, rows, generator)

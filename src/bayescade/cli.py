@@ -156,7 +156,7 @@ def simulate(
 
 @app.command(epilog="Example: bayescade train bdgd-plus --case sparse-32 --out runs/bdgd-plus-32")
 def train(
-    method: Annotated[str, typer.Argument(help="dgd, bdgd or bdgd-plus.")],
+    method: Annotated[str, typer.Argument(help="unet, lpd, dgd, bdgd or bdgd-plus.")],
     out: Annotated[str, typer.Option(help="The run folder; the same command goes on with what is there.")],
     case: Case = None,
     geometry: GeometryFile = None,

@@ -1,7 +1,7 @@
 """Run folders: what a training leaves, block by block, so that it can go on after it was cut off, and be used as a model.
 
     manifest.json          what is trained (method, geometry, settings, seed, versions), every block with hash and scores
-    block-01.safetensors   the weights of a block
+    block-01.safetensors   the weights of a block; or network-01.safetensors, a network behind so many rounds of its training
     metrics.jsonl          a line per epoch
 
 Everything is written whole or not at all; the manifest names a block only after its file is in place. A packed model (`pack`)
@@ -51,6 +51,8 @@ KEYS = {
 }
 REMEDY = "restore it, or train again in another folder"
 BLOCK_KEYS = {"file": str, "sha256": str, "seconds": float, "validation_psnr": float, "warnings": list}
+
+WORK = "optimiser."  # in front of the names of tensors that only a training needs
 
 Tensors = dict[str, Tensor]
 
@@ -134,6 +136,20 @@ class Run:
         self.manifest["blocks"].append({"file": name, "sha256": digest, **record})
         self._write_manifest()
 
+    def replace(self, tensors: Tensors, record: Mapping[str, Any]) -> None:
+        """Puts what a training in rounds has so far in the place of what it had; the record says how many `rounds` that is."""
+        name = f"network-{record['rounds']:02d}.safetensors"
+        digest = ""
+        before = [block["file"] for block in self.manifest["blocks"]]
+        if self.writes:
+            content, digest = serialised({f"01.{key}": value for key, value in tensors.items()})
+            write_bytes(self.folder / name, content)
+        self.manifest["blocks"] = [{"file": name, "sha256": digest, **record}]
+        self._write_manifest()
+        if self.writes:
+            for old in before:
+                (self.folder / old).unlink(missing_ok=True)
+
     def end(self, record: Mapping[str, Any]) -> None:
         """Notes that the cascade ends here, before its time."""
         self.manifest["ended"] = dict(record)
@@ -172,6 +188,8 @@ class Run:
         path = self.folder / METRICS
         if not path.exists():
             return
+        blocks = self.manifest["blocks"]
+        done = blocks[-1].get("rounds", len(blocks)) if blocks else 0
         lines = []
         for text in path.read_bytes().decode("utf-8", "replace").splitlines(keepends=True):
             try:
@@ -179,7 +197,7 @@ class Run:
             except (ValueError, RecursionError):
                 break
             block = line.get("block") if isinstance(line, dict) else None
-            if text.endswith("\n") and isinstance(block, int) and block <= len(self.manifest["blocks"]):
+            if text.endswith("\n") and isinstance(block, int) and block <= done:
                 lines.append(text)
         write_text(path, "".join(lines))
 
@@ -299,6 +317,8 @@ def pack(folder: Path | str, out: Path | str, *, half: bool = False) -> dict[str
     tensors: Tensors = {}
     for place, block in enumerate(read_blocks(folder, manifest), 1):
         for key, value in block.items():
+            if key.startswith(WORK):
+                continue
             tensors[f"{place:02d}.{key}"] = halved(value) if half and not stays(key, value) else value
     target = make_folder(out)
     content, digest = serialised(tensors)

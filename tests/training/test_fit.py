@@ -30,8 +30,7 @@ def block_of(seed: int = 0) -> Block:
 
 
 def test_rates_rise_and_fall() -> None:
-    settings = FitSettings(learning_rate=1.0, final_learning_rate=0.1, warm_up=0.1)
-    rates = list(schedule(settings, 100))
+    rates = list(schedule(1.0, 0.1, 0.1, 100))
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == rates[10] == pytest.approx(1.0)
     assert rates[-1] == pytest.approx(0.1, rel=0.01)

@@ -222,6 +222,7 @@ class Physics:
     """The operator of a geometry, its norm and its first image."""
 
     def __init__(self, geometry: Geometry, device: torch.device):
+        self.device = device
         self.operator = ray_transform(geometry, device)
         self.norm = norm(self.operator, device=device)
         self.back_projection = fbp.build(geometry, fbp.Settings(), device)
@@ -234,12 +235,16 @@ class Physics:
         """What a cascade knows of some sinograms."""
         return Data(self.operator, self.norm, sinogram)
 
-    def stage(self, sinogram: Rows, truth: Rows, batch: int) -> Stage:
-        """The first stage of training: FBP, not clipped."""
+    def first_images(self, sinogram: Rows, truth: Rows, batch: int) -> Rows:
+        """The first image of every sinogram, kept as the truths are."""
         first = rows_like(truth)
         for some in batches(len(truth), batch):
             first[some] = self.first(sinogram[some])
-        return Stage.first(self.data(sinogram), truth, first, batch)
+        return first
+
+    def stage(self, sinogram: Rows, truth: Rows, batch: int) -> Stage:
+        """The first stage of training."""
+        return Stage.first(self.data(sinogram), truth, self.first_images(sinogram, truth, batch), batch)
 
 
 @final

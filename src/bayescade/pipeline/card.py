@@ -25,12 +25,12 @@ def write_card(manifest: Mapping[str, Any]) -> str:
         f"- **Scan**: {geometry.views} views x {geometry.bins} bins, {height} x {width} pixels, {level}; "
         f"geometry {manifest['geometry_hash']}",
         f"- **Trained on**: {images}; seed {manifest['seed']}, preset {manifest['preset']}",
-        f"- **Cascade**: {len(blocks)} blocks with {settings['block']['channels']} channels, "
-        f"loss {settings['greedy']['loss']}, {settings['fit']['epochs']} epochs a block",
+        what_of(manifest),
         f"- **Training time**: {manifest['training_seconds']:.1f} s on {manifest.get('processes', 1)} x {manifest['device']} "
         f"(precision {precision_of(manifest)})",
         f"- **Validation**: {last['validation_psnr']:.2f} dB on "
-        f"{settings['data']['validation_images']} images of the validation split, mean weights",
+        f"{settings['data']['validation_images']} images of the validation split"
+        + (", mean weights" if "log_std" in last else ""),
     ]
     scores = manifest.get("scores")
     if scores:
@@ -58,11 +58,24 @@ def write_card(manifest: Mapping[str, Any]) -> str:
     lines += [
         f"- **Made by** bayescade {manifest['versions']['bayescade']}, torch {manifest['versions']['torch']}. "
         "Licence: BSD-3-Clause",
-        "- **Not for** diagnosis, other geometries or noise levels, or images unlike those it was trained on; its variances "
-        "are not calibrated",
+        "- **Not for** diagnosis, other geometries or noise levels, or images unlike those it was trained on; "
+        + ("its variances are not calibrated" if "variance_over_mse" in last else "it says nothing about its doubt"),
         "",
     ]
     return "\n".join(lines)
+
+
+def what_of(manifest: Mapping[str, Any]) -> str:
+    """The line that says what was trained."""
+    settings, blocks = manifest["settings"], manifest["blocks"]
+    epochs = settings["fit"]["epochs"]
+    if "greedy" in settings:
+        return (
+            f"- **Cascade**: {len(blocks)} blocks with {settings['block']['channels']} channels, "
+            f"loss {settings['greedy']['loss']}, {epochs} epochs a block"
+        )
+    shape = ", ".join(f"{name} {value}" for name, value in settings["network"].items())
+    return f"- **Network**: {shape}; least squares end to end, {epochs} epochs"
 
 
 def precision_of(manifest: Mapping[str, Any]) -> str:

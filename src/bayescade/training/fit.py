@@ -17,12 +17,12 @@ from bayescade.errors import Failure, UserError
 from bayescade.kernels._triton import check_kernels, is_fused
 from bayescade.rows import copy_rows
 from bayescade.seeds import derived_seed
+from bayescade.training.captured import Captured
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.losses import Loss
 from bayescade.training.stage import Stage
 
 PRECISIONS = ("auto", "bf16", "tf32", "float32")
-EAGER_STEPS = 3  # before the graph is captured: libraries choose their kernels, the optimiser makes its state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,8 @@ def fit(
     device = stage.image.device
     batch = min(settings.batch, len(stage))
     per_epoch = len(stage) // batch
-    rates = schedule(settings, settings.epochs * per_epoch)
+    steps = settings.epochs * per_epoch
+    rates = schedule(settings.learning_rate, settings.final_learning_rate, settings.warm_up, steps)
     optimiser = adam(block, settings, set(block.parameters() if parameters is None else parameters))
     orders = torch.Generator().manual_seed(derived_seed(seed, "orders"))
     noises = torch.Generator(device).manual_seed(derived_seed(seed, "noises"))
@@ -95,13 +96,13 @@ def fit(
             on_epoch(epoch, mean, rate)
 
 
-def schedule(settings: FitSettings, steps: int) -> Iterator[float]:
+def schedule(rate: float, final: float, warm_up: float, steps: int) -> Iterator[float]:
     """Learning rates: a linear rise, then a cosine to the final rate."""
-    rise = math.ceil(settings.warm_up * steps)
+    rise = math.ceil(warm_up * steps)
     for step in range(steps):
         done = (step - rise) / max(steps - rise, 1)
         cosine = (1 + math.cos(math.pi * max(done, 0.0))) / 2
-        fall = settings.final_learning_rate + (settings.learning_rate - settings.final_learning_rate) * cosine
+        fall = final + (rate - final) * cosine
         yield fall * (step + 1) / rise if step < rise else fall
 
 
@@ -121,13 +122,26 @@ def adam(block: Block, settings: FitSettings, learning: set[nn.Parameter]) -> to
     ]
     for group in groups:
         group["params"] = [p for p in group["params"] if p in learning]
-    groups = [group for group in groups if group["params"]]
-    device = next(block.parameters()).device
+    return adam_of([group for group in groups if group["params"]], settings.learning_rate)
+
+
+def adam_of(groups: list[dict[str, Any]], rate: float) -> torch.optim.Adam:
+    """Adam for groups of parameters; on a GPU as one kernel that can be captured, with rates that can be changed there."""
+    device = groups[0]["params"][0].device
     if device.type != "cuda":
-        return torch.optim.Adam(groups, lr=settings.learning_rate)
+        return torch.optim.Adam(groups, lr=rate)
     for group in groups:
-        group["lr"] = torch.tensor(settings.learning_rate, device=device)
+        group["lr"] = torch.tensor(rate, device=device)
     return torch.optim.Adam(groups, fused=True, capturable=True)
+
+
+def set_rate(optimiser: torch.optim.Adam, rate: float) -> None:
+    """Sets the learning rate, each group's times its own factor."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate * group["factor"])
+        else:
+            group["lr"] = rate * group["factor"]
 
 
 def precision_on(device: torch.device, precision: str) -> str:
@@ -177,10 +191,7 @@ class Step:
         self.image, self.gradient, self.truth = new(own, *pixels), new(own, *pixels), new(own, *pixels)
         self.all_noise = [new(batch, *pixels) for _ in block.layers]
         self.noise = [noise[self.part] for noise in self.all_noise]
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self.taken = 0
-        self.value = new()
+        self.compute = Captured(self._compute, device, allowed=team.size == 1)
 
     def take(self, stage: Stage, rows: Tensor, generator: torch.Generator) -> None:
         """Puts some images of the stage in place, with fresh noise: of a team's batch, this process's part."""
@@ -193,26 +204,8 @@ class Step:
 
     def run(self, rate: float) -> Tensor:
         """The loss before the update."""
-        for group in self.optimiser.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate * group["factor"])
-            else:
-                group["lr"] = rate * group["factor"]
-        if self.stream is None or self.team.size > 1:
-            return self._compute()
-        self.taken += 1
-        if self.taken <= EAGER_STEPS:
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                self.value = self._compute()
-            torch.cuda.current_stream().wait_stream(self.stream)
-            return self.value
-        if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=self.stream):
-                self.value = self._compute()
-        self.graph.replay()
-        return self.value
+        set_rate(self.optimiser, rate)
+        return self.compute()
 
     def _predict(self) -> Gaussian:
         if self.fused:

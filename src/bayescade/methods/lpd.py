@@ -1,0 +1,56 @@
+"""Learned primal-dual: steps in data and image, unrolled and trained end to end."""
+
+import dataclasses
+from functools import partial
+
+import torch
+
+from bayescade import shelf
+from bayescade.errors import UserError
+from bayescade.methods import _network
+from bayescade.methods._cascade import DataSettings, Physics
+from bayescade.networks.primal_dual import PrimalDual
+from bayescade.physics.geometry import Geometry
+from bayescade.training.end_to_end import EndToEndSettings
+
+ANY_GEOMETRY = False  # weights belong to a geometry
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSettings:
+    """Shape of the network; the defaults are those of Adler and Oktem (2018)."""
+
+    steps: int = 10
+    memory: int = 5  # channels, in the image and in the data
+    channels: int = 32  # of the hidden layers
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "memory", "channels"):
+            if not 1 <= getattr(self, name) <= 1024:
+                raise UserError(f"setting {name}: expected a whole number from 1 to 1024, got {getattr(self, name)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of learned primal-dual."""
+
+    network: NetworkSettings
+    fit: EndToEndSettings
+    data: DataSettings
+
+
+def preset(name: str, geometry: Geometry) -> Settings:
+    """The settings of that name."""
+    if name != "recommended":
+        raise UserError(shelf.unknown("preset", name, ["recommended"]))
+    return Settings(NetworkSettings(), EndToEndSettings(epochs=20), DataSettings())
+
+
+def build(settings: Settings, physics: Physics, generator: torch.Generator) -> PrimalDual:
+    """The network with fresh weights."""
+    shape = settings.network
+    return PrimalDual(physics.operator, physics.norm, shape.steps, shape.memory, shape.channels, generator)
+
+
+train = partial(_network.train, build)
+load = partial(_network.load, build, Settings)

@@ -1,0 +1,54 @@
+"""FBP followed by a U-Net: a network that corrects the image, trained end to end."""
+
+import dataclasses
+from functools import partial
+
+import torch
+
+from bayescade import shelf
+from bayescade.errors import UserError
+from bayescade.methods import _network
+from bayescade.methods._cascade import DataSettings, Physics
+from bayescade.networks.unet import UNet
+from bayescade.physics.geometry import Geometry
+from bayescade.training.end_to_end import EndToEndSettings
+
+ANY_GEOMETRY = False  # weights belong to a geometry
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSettings:
+    """Shape of the network."""
+
+    channels: int = 24  # of the largest scale; each smaller one has twice as many
+    scales: int = 4
+
+    def __post_init__(self) -> None:
+        for name, most in (("channels", 1024), ("scales", 8)):
+            if not 1 <= getattr(self, name) <= most:
+                raise UserError(f"setting {name}: expected a whole number from 1 to {most}, got {getattr(self, name)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of FBP followed by a U-Net."""
+
+    network: NetworkSettings
+    fit: EndToEndSettings
+    data: DataSettings
+
+
+def preset(name: str, geometry: Geometry) -> Settings:
+    """The settings of that name."""
+    if name != "recommended":
+        raise UserError(shelf.unknown("preset", name, ["recommended"]))
+    return Settings(NetworkSettings(), EndToEndSettings(), DataSettings())
+
+
+def build(settings: Settings, physics: Physics, generator: torch.Generator) -> UNet:
+    """The network with fresh weights."""
+    return UNet(settings.network.channels, settings.network.scales, generator)
+
+
+train = partial(_network.train, build)
+load = partial(_network.load, build, Settings)

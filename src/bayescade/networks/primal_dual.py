@@ -1,0 +1,66 @@
+"""Learned primal-dual reconstruction (Adler and Oktem 2018): steps in the data and in the image, in turn, learned end to end.
+
+A step in the data sees the memory there, the projection of the image and what was measured; a step in the image sees the
+memory there and the back-projection of the data. Memories have a few channels, of which one is projected. The operator is
+divided by its norm. The image starts at FBP, which saves steps.
+"""
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from bayescade.networks._conv import convolution
+from bayescade.physics.operator import LinearOperator
+
+START = 0.1  # of the last weights of a step, over He's: a step starts small
+
+
+@final
+class PrimalDual(nn.Module):
+    """(image, sinogram) -> image."""
+
+    def __init__(
+        self,
+        operator: LinearOperator,
+        norm: float,
+        steps: int,
+        memory: int,  # channels, in the image and in the data
+        channels: int,  # of the hidden layers
+        generator: torch.Generator,
+    ):
+        super().__init__()
+        self.operator = operator
+        self.norm = norm
+        self.memory = memory
+        self.dual = nn.ModuleList([step(memory + 2, channels, memory, generator) for _ in range(steps)])
+        self.primal = nn.ModuleList([step(memory + 1, channels, memory, generator) for _ in range(steps)])
+
+    def forward(self, image: Tensor, sinogram: Tensor) -> Tensor:
+        measured = sinogram / self.norm
+        primal = image.repeat(1, self.memory, 1, 1)
+        dual = torch.zeros_like(measured).repeat(1, self.memory, 1, 1)
+        for in_data, in_image in zip(self.dual, self.primal, strict=True):
+            projected = self.operator.forward(primal[:, -1:].contiguous()) / self.norm
+            dual = dual + in_data(torch.cat([dual, projected, measured], 1)).to(dual.dtype)
+            back = self.operator.adjoint(dual[:, :1].contiguous()) / self.norm
+            primal = primal + in_image(torch.cat([primal, back], 1)).to(primal.dtype)
+        return primal[:, :1]
+
+    def clipped(self, image: Tensor, sinogram: Tensor) -> Tensor:
+        """The image as it is given out."""
+        return relu(self(image, sinogram))
+
+
+def step(into: int, channels: int, out: int, generator: torch.Generator) -> nn.Sequential:
+    """Three convolutions with learned slopes below zero between them."""
+    last = convolution(channels, out, generator)
+    last.weight.data *= START
+    return nn.Sequential(
+        convolution(into, channels, generator),
+        nn.PReLU(channels),
+        convolution(channels, channels, generator),
+        nn.PReLU(channels),
+        last,
+    )

@@ -1,0 +1,44 @@
+"""A step of training as one CUDA graph."""
+
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor
+
+EAGER_STEPS = 3  # before the graph is captured: libraries choose their kernels, the optimiser makes its state
+
+
+@final
+class Captured:
+    """Runs a function without arguments: on a GPU a few times as it is, then captured once and replayed."""
+
+    def __init__(
+        self,
+        compute: Callable[[], Tensor],
+        device: torch.device,
+        allowed: bool = True,  # processes that talk to each other cannot be captured
+    ):
+        self.compute = compute
+        self.stream = torch.cuda.Stream(device) if allowed and device.type == "cuda" else None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.calls = 0
+        self.value = torch.zeros((), device=device)
+
+    def __call__(self) -> Tensor:
+        """What the function gives, in memory that the next call may overwrite."""
+        if self.stream is None:
+            return self.compute()
+        self.calls += 1
+        if self.calls <= EAGER_STEPS:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self.value = self.compute()
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return self.value
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self.value = self.compute()
+        self.graph.replay()
+        return self.value

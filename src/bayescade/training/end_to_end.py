@@ -1,0 +1,218 @@
+"""End-to-end training of one network by least squares, in rounds: what is kept behind each is all that is needed to go on.
+
+The order of the images and the learning rate depend on the settings, the seed and the round only.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayescade.blocks._block import channels_last
+from bayescade.errors import Failure, UserError
+from bayescade.metrics.psnr import psnr
+from bayescade.progress import progress
+from bayescade.rows import Rows, copy_rows
+from bayescade.runs import WORK
+from bayescade.seeds import derived_seed
+from bayescade.training.captured import Captured
+from bayescade.training.distributed import ALONE, Team
+from bayescade.training.fit import PRECISIONS, adam_of, libraries, precision_on, schedule, set_rate
+from bayescade.training.stage import batches
+
+Tensors = dict[str, Tensor]
+Report = Callable[[dict[str, Any]], None]  # a line of metrics
+Keep = Callable[[Tensors, dict[str, Any]], None]  # (everything, record): called behind every round
+
+STATES = ("exp_avg", "exp_avg_sq", "step")
+
+
+@dataclasses.dataclass(frozen=True)
+class EndToEndSettings:
+    """How a network is trained."""
+
+    epochs: int = 40
+    batch: int = 16
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-5
+    warm_up: float = 0.05  # part of the steps in which the rate rises
+    weight_decay: float = 0.0
+    clip: float = 1.0  # the most that the norm of a gradient may be
+    rounds: int = 10  # parts of the training, behind each of which everything is kept
+    precision: str = "auto"  # bf16 (mixed), tf32 or float32; auto is bf16 on a GPU and float32 elsewhere
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "rounds"):
+            if not 1 <= getattr(self, name) <= 10_000_000:
+                raise UserError(f"setting {name}: expected a whole number of at least 1, got {getattr(self, name)}")
+        for name in ("learning_rate", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"setting {name}: expected a positive number, got {getattr(self, name)}")
+        for name in ("final_learning_rate", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"setting {name}: expected a number of at least 0, got {getattr(self, name)}")
+        if not 0 <= self.warm_up < 1:
+            raise UserError(f"setting warm_up: expected at least 0 and less than 1, got {self.warm_up}")
+        if self.precision not in PRECISIONS:
+            raise UserError(f"setting precision: expected {', '.join(PRECISIONS)}, got '{self.precision}'")
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """What a network learns from."""
+
+    first: Rows  # (images, 1, height, width): the first image
+    sinogram: Rows  # (images, 1, views, bins)
+    truth: Rows  # (images, 1, height, width)
+
+    def __len__(self) -> int:
+        return len(self.truth)
+
+
+def train_network(
+    network: nn.Module,  # (first image, sinogram) -> image; `clipped` gives it without what is below 0
+    training: Examples,
+    validation: Examples,
+    settings: EndToEndSettings,
+    *,
+    seed: int,
+    kept: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,  # what an earlier run has kept last
+    keep: Keep = lambda tensors, record: None,
+    report: Report = lambda line: None,
+    team: Team = ALONE,
+) -> None:
+    """Trains the network in place."""
+    device = training.truth.device
+    batch = min(settings.batch, len(training))
+    per_epoch = len(training) // batch
+    steps = settings.epochs * per_epoch
+    rates = list(schedule(settings.learning_rate, settings.final_learning_rate, settings.warm_up, steps))
+    network.to(device)
+    channels_last(network)
+    parameters = list(network.parameters())
+    group = {"params": parameters, "factor": 1.0, "weight_decay": settings.weight_decay}
+    optimiser = adam_of([group], settings.learning_rate)
+    record: dict[str, Any] = {"rounds": 0, "seconds": 0.0}
+    if kept is not None:
+        record = dict(kept[1])
+        restore(network, optimiser, kept[0])
+    step = NetworkStep(network, optimiser, training, batch, settings, team)
+    rounds = min(settings.rounds, settings.epochs)
+    ends = [round((number + 1) * settings.epochs / rounds) for number in range(rounds)]
+    first = ends[record["rounds"] - 1] if record["rounds"] else 0
+    with progress("training", settings.epochs - first) as advance, libraries(settings.precision):
+        for number in range(record["rounds"], rounds):
+            start = time.perf_counter()
+            begin = ends[number - 1] if number else 0
+            for epoch in range(begin, ends[number]):
+                orders = torch.Generator().manual_seed(derived_seed(seed, "orders", epoch))
+                order = torch.randperm(len(training), generator=orders).to(device)
+                total = torch.zeros((), device=device)
+                for place in range(per_epoch):
+                    step.take(training, order[place * batch : (place + 1) * batch])
+                    total += step.run(rates[epoch * per_epoch + place])
+                mean = float(team.mean(total)) / per_epoch
+                if not math.isfinite(mean):
+                    raise Failure(f"epoch {epoch + 1}: the loss is {mean}; what was kept before is in the folder")
+                score = validation_psnr(network, validation, batch)
+                line = {"block": number + 1, "epoch": epoch + 1, "loss": mean, "validation_psnr": score}
+                report({**line, "learning_rate": rates[(epoch + 1) * per_epoch - 1]})
+                advance(1, f"loss {mean:.4g}, validation {score:.2f} dB")
+            score = team.agree(validation_psnr(network, validation, batch), device)
+            seconds = record["seconds"] + time.perf_counter() - start
+            record = {"rounds": number + 1, "seconds": seconds, "validation_psnr": score, "warnings": []}
+            keep({**network.state_dict(), **optimiser_tensors(optimiser)}, record)
+
+
+class NetworkStep:
+    """One step: a batch is put in place, then the loss, its gradient and the update are computed."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimiser: torch.optim.Adam,
+        examples: Examples,
+        batch: int,
+        settings: EndToEndSettings,
+        team: Team,
+    ):
+        self.network = network
+        self.optimiser = optimiser
+        self.clip = settings.clip
+        device = examples.truth.device
+        self.mixed = precision_on(device, settings.precision) == "bf16"
+        self.team, self.part = team, team.part(batch)
+        own = batch // team.size
+        self.first, self.sinogram, self.truth = (
+            torch.empty((own, *rows.shape[1:]), dtype=rows.dtype, device=device)
+            for rows in (examples.first, examples.sinogram, examples.truth)
+        )
+        self.compute = Captured(self._compute, device, allowed=team.size == 1)
+
+    def take(self, examples: Examples, places: Tensor) -> None:
+        """Puts some examples in place: of a team's batch, this process's part."""
+        places = places[self.part]
+        copy_rows(examples.first, places, self.first)
+        copy_rows(examples.sinogram, places, self.sinogram)
+        copy_rows(examples.truth, places, self.truth)
+
+    def run(self, rate: float) -> Tensor:
+        """The mean squared error before the update."""
+        set_rate(self.optimiser, rate)
+        return self.compute()
+
+    def _compute(self) -> Tensor:
+        self.optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(self.truth.device.type, torch.bfloat16, enabled=self.mixed, cache_enabled=False):
+            image = self.network(self.first, self.sinogram)
+        error = ((image.to(self.truth.dtype) - self.truth) ** 2).mean()
+        error.backward()
+        gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
+        self.team.average(gradients)
+        torch.nn.utils.clip_grads_with_norm_(
+            self.network.parameters(), self.clip, torch.nn.utils.get_total_norm(gradients)
+        )
+        self.optimiser.step()
+        return error.detach()
+
+
+@torch.no_grad()
+def validation_psnr(network: nn.Module, validation: Examples, batch: int) -> float:
+    """Mean PSNR of the images that are not empty, in dB; one that is perfect counts as 120 dB."""
+    scores = []
+    for some in batches(len(validation), batch):
+        truth = validation.truth[some]
+        image = network.clipped(validation.first[some], validation.sinogram[some])  # type: ignore[operator]
+        there = truth.flatten(1).amax(1) > truth.flatten(1).amin(1)
+        scores.append(psnr(image[there], truth[there], 1.0).clamp_max(120))
+    found = torch.cat(scores)
+    if not len(found):
+        raise UserError("validation images: expected at least one that is not empty")
+    return float(found.mean())
+
+
+def optimiser_tensors(optimiser: torch.optim.Adam) -> Tensors:
+    """Adam's memory, named by the place of the parameter."""
+    found: Tensors = {}
+    for place, parameter in enumerate(optimiser.param_groups[0]["params"]):
+        for name in STATES:
+            found[f"{WORK}{place}.{name}"] = optimiser.state[parameter][name].clone()
+    return found
+
+
+def restore(network: nn.Module, optimiser: torch.optim.Adam, tensors: Mapping[str, Tensor]) -> None:
+    """Puts back what was kept."""
+    network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(WORK)})
+    for place, parameter in enumerate(optimiser.param_groups[0]["params"]):
+        state = {name: tensors[f"{WORK}{place}.{name}"] for name in STATES}
+        on_gpu = parameter.device.type == "cuda"
+        optimiser.state[parameter] = {
+            name: value.to(parameter.device if on_gpu or name != "step" else "cpu").clone(
+                memory_format=torch.preserve_format
+            )
+            for name, value in state.items()
+        }

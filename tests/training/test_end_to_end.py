@@ -1,0 +1,122 @@
+"""End-to-end training: it learns, and what is kept behind a round is all that is needed to go on."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bayescade.errors import Failure, UserError
+from bayescade.networks.unet import UNet
+from bayescade.projectors import ray_transform
+from bayescade.training.end_to_end import EndToEndSettings, Examples, optimiser_tensors, train_network
+from tests.geometries import small_parallel
+
+
+def examples(images: int = 12) -> Examples:
+    operator = ray_transform(small_parallel(8))
+    truth = torch.rand((images, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+    sinogram = operator(truth)
+    return Examples(operator.fbp(sinogram), sinogram, truth)
+
+
+def network() -> UNet:
+    return UNet(4, 2, torch.Generator().manual_seed(0))
+
+
+class Folder:
+    """Keeps what a training leaves."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[dict[str, Tensor], dict[str, Any]]] = []
+        self.lines: list[dict[str, Any]] = []
+
+    def keep(self, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
+        self.kept.append(({key: value.clone() for key, value in tensors.items()}, record))
+
+
+def train(settings: EndToEndSettings, folder: Folder, seed: int = 0) -> None:
+    train_network(
+        network(),
+        examples(),
+        examples(2),
+        settings,
+        seed=seed,
+        kept=folder.kept[-1] if folder.kept else None,
+        keep=folder.keep,
+        report=folder.lines.append,
+    )
+
+
+def test_it_learns_and_tells() -> None:
+    folder = Folder()
+    train(EndToEndSettings(epochs=30, batch=4, rounds=3, learning_rate=3e-3), folder)
+    assert folder.lines[-1]["loss"] < 0.7 * folder.lines[0]["loss"]
+    assert [line["epoch"] for line in folder.lines] == list(range(1, 31))
+    assert [record["rounds"] for _, record in folder.kept] == [1, 2, 3]
+    assert folder.kept[-1][1]["validation_psnr"] == pytest.approx(folder.lines[-1]["validation_psnr"])
+    assert all(math.isfinite(line["validation_psnr"]) for line in folder.lines)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_training_that_goes_on_is_the_one_that_was_not_cut_off(rounds: int) -> None:
+    settings = EndToEndSettings(epochs=7, batch=4, rounds=3)
+    whole, again = Folder(), Folder()
+    train(settings, whole)
+    again.kept = whole.kept[:rounds]
+    train(settings, again)
+    assert again.kept[-1][0].keys() == whole.kept[-1][0].keys()
+    for name, tensor in whole.kept[-1][0].items():
+        assert torch.equal(tensor, again.kept[-1][0][name]), name
+    assert again.lines == whole.lines[-len(again.lines) :]
+
+
+def test_another_seed_is_another_order() -> None:
+    settings = EndToEndSettings(epochs=1, batch=4, rounds=1)
+    one, other = Folder(), Folder()
+    train(settings, one)
+    train(settings, other, seed=1)
+    assert any(not torch.equal(tensor, other.kept[0][0][name]) for name, tensor in one.kept[0][0].items())
+
+
+def test_more_rounds_than_epochs_are_fine() -> None:
+    folder = Folder()
+    train(EndToEndSettings(epochs=2, batch=4, rounds=5), folder)
+    assert len(folder.lines) == 2
+    assert [record["rounds"] for _, record in folder.kept] == [1, 2]
+
+
+def test_a_loss_that_is_not_a_number_stops() -> None:
+    bad = examples()
+    assert isinstance(bad.truth, Tensor)
+    bad.truth[0] = math.nan
+    with pytest.raises(Failure, match="epoch 1: the loss is nan"):
+        train_network(network(), bad, examples(2), EndToEndSettings(epochs=1, batch=4), seed=0)
+
+
+def test_the_step_is_adams_with_a_clipped_gradient() -> None:
+    """One step on all images, against the same written out."""
+    data, ours, theirs = examples(4), network(), network()
+    train_network(ours, data, data, EndToEndSettings(epochs=1, batch=4, rounds=1, clip=1e-3, warm_up=0.0), seed=0)
+    optimiser = torch.optim.Adam(theirs.parameters(), lr=1e-3)
+    assert isinstance(data.first, Tensor)
+    assert isinstance(data.sinogram, Tensor)
+    ((theirs(data.first, data.sinogram) - data.truth) ** 2).mean().backward()
+    torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1e-3)
+    optimiser.step()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+    assert set(optimiser_tensors(optimiser)) == {
+        f"optimiser.{place}.{name}"
+        for place in range(len(list(theirs.parameters())))
+        for name in ("exp_avg", "exp_avg_sq", "step")
+    }
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"epochs": 0}, {"clip": 0.0}, {"warm_up": 1.0}, {"precision": "half"}, {"weight_decay": -1.0}]
+)
+def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="setting"):
+        EndToEndSettings(**wrong)
