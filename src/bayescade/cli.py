@@ -296,6 +296,12 @@ def benchmark_paper(
     images: Annotated[int, typer.Option(parser=_whole, metavar="N", help="How many of the 100 ellipse images.")] = 100,
     samples: Samples = 100,
     seed: Seed = 0,
+    draws: Annotated[
+        int,
+        typer.Option(
+            parser=_whole, metavar="N", help="Draws of the noise, with seeds from --seed on: medians are given."
+        ),
+    ] = 1,
     settings: Settings = None,
     out: Annotated[
         str | None, typer.Option(help="Folder for table.md and table.json; cells that are there are kept.")
@@ -313,6 +319,7 @@ def benchmark_paper(
         images=images,
         samples=samples,
         seed=seed,
+        draws=draws,
         settings=settings or [],
         out=out,
         device=device,

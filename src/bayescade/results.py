@@ -208,6 +208,11 @@ class Reconstructor(ABC):
     name: str
     sinogram_shape: tuple[int, int]  # (views, bins)
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers were learned; 0 for a method without training."""
+        return 0
+
     def __call__(
         self,
         sinogram: Any,  # (batch, 1, views, bins), (batch, views, bins) or (views, bins); a tensor or an array, physical units

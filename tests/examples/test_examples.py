@@ -75,3 +75,38 @@ def test_looking_into_a_cascade(tmp_path: Path) -> None:
     variances = {row["draws"]: row["pixel"] for row in found["epistemic"]}
     assert variances["activations, jitter 1e-6"] > variances["activations"]
     assert "| 0 (FBP) |" in done.stdout
+
+
+def test_cells_are_trained_within_a_limit(tmp_path: Path) -> None:
+    small = "[data]\nimages = 4\nvalidation_images = 2\n[greedy]\nblocks = 1\nrestarts = 0\n[block]\nchannels = 1\n"
+    (tmp_path / "dgd_sparse-8.toml").write_text(small + "[fit]\nepochs = 1\n")
+    (tmp_path / "bdgd_sparse-8.toml").write_text(small + "[fit]\nepochs = 1000000\n")
+    (tmp_path / "dgd_sparse-16.toml").write_text(small + "[fit]\nepochs = 1\n")
+    line = [
+        sys.executable,
+        str(EXAMPLES / "train_cells.py"),
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "runs"),
+        "--device",
+        "cpu",
+    ]
+
+    def cells(*more: str) -> dict[str, str]:
+        done = subprocess.run([*line, *more], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return {
+            row["cell"]: row["status"] for row in json.loads((tmp_path / "runs" / "cells.json").read_text())["cells"]
+        }
+
+    names = "dgd_sparse-8,bdgd_sparse-8,dgd_sparse-16"
+    found = cells("--only", names, "--limit", "8")
+    assert found == {"dgd_sparse-8": "done", "bdgd_sparse-8": "cut off", "dgd_sparse-16": "not begun"}
+    assert cells("--only", "dgd_sparse-16") == {"dgd_sparse-16": "done"}
+    assert cells("--order", "slow", "--limit", "3") == {
+        "bdgd_sparse-8": "cut off",
+        "dgd_sparse-16": "done",
+        "dgd_sparse-8": "done",
+    }
+    wrong = subprocess.run([*line, "--only", "tv_sparse-8"], capture_output=True, text=True)
+    assert "no configuration tv_sparse-8" in wrong.stderr

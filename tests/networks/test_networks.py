@@ -54,3 +54,13 @@ def test_what_is_measured_is_seen() -> None:
     image = torch.randn((1, 1, 9, 9), generator=torch.Generator().manual_seed(1))
     sinogram = network.operator.forward(image)
     assert not torch.allclose(network(image, sinogram), network(image, sinogram + 1))
+
+
+def test_gains_bring_the_operator_to_one_scale() -> None:
+    network = primal_dual()
+    image = torch.randn((4, 1, 9, 9), generator=torch.Generator().manual_seed(1))
+    sinogram = network.operator.forward(image) * 1.1 + 0.01
+    network.prepare(image, sinogram)
+    residual = network.residual_gain * (network.operator.forward(image) - sinogram) / network.norm
+    assert float(residual.std()) == pytest.approx(0.3)
+    assert float((network.back_gain * network.operator.adjoint(residual) / network.norm).std()) == pytest.approx(0.3)

@@ -2,11 +2,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from bayescade.cli import run
 from bayescade.errors import UserError
 from bayescade.pipeline.benchmark_paper import benchmark_paper
 from bayescade.pipeline.paper_table import published
+from bayescade.pipeline.scores import bootstrap_interval
 
 
 def test_the_papers_fbp_row() -> None:
@@ -58,6 +60,38 @@ def test_writes_its_table_and_keeps_its_cells(tmp_path: Path, capsys: pytest.Cap
     assert 99.0 in [row["psnr"] for row in rows], "a cell that is there is not computed again"
     rows = benchmark_paper(["fbp"], ["sparse-8", "limited-20"], images=2, seed=1, out=str(tmp_path))["rows"]
     assert 99.0 not in [row["psnr"] for row in rows], "another seed is another cell"
+
+
+def test_several_draws_of_the_noise_give_the_median() -> None:
+    alone = [benchmark_paper(["fbp"], ["sparse-8"], images=2, seed=seed)["rows"][0] for seed in (3, 4, 5)]
+    (together,) = benchmark_paper(["fbp"], ["sparse-8"], images=2, seed=3, draws=3)["rows"]
+    for name in ("psnr", "psnr_shepp_logan"):
+        assert together[name] == pytest.approx(sorted(row[name] for row in alone)[1], abs=1e-4)
+    with pytest.raises(UserError, match="--draws"):
+        benchmark_paper(["fbp"], ["sparse-8"], draws=0)
+
+
+def test_rows_say_what_a_method_costs(tmp_path: Path) -> None:
+    fbp, trained, missing = benchmark_paper(
+        ["fbp", "bdgd-plus", "dgd"], ["sparse-32"], images=1, samples=1, out=str(tmp_path)
+    )["rows"]
+    assert (fbp["parameters"], fbp["training_seconds"]) == (0, None)
+    assert trained["parameters"] > 100_000
+    assert 0 < trained["training_seconds"] <= 90
+    assert trained["seconds_per_image"] > 0
+    assert trained["psnr_interval"] == [trained["psnr"], trained["psnr"]], "one image leaves nothing to draw"
+    assert missing["status"] == "no weights"
+    assert missing["parameters"] is None
+    assert "| dgd | sparse-32 |  |  | 43.40 |  | 45.63 |  |  |" in (tmp_path / "table.md").read_text()
+
+
+def test_the_bootstrap_interval_is_that_of_a_mean() -> None:
+    values = torch.randn(400, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3 + 10
+    low, high = bootstrap_interval(values.tolist()) or (0.0, 0.0)
+    half = 1.96 * float(values.std()) / 20
+    assert low == pytest.approx(float(values.mean()) - half, abs=0.05)
+    assert high == pytest.approx(float(values.mean()) + half, abs=0.05)
+    assert bootstrap_interval([1.0, None]) is None
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "null", "[]", '{"key": 1, "row": {}}'])

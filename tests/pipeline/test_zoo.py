@@ -1,15 +1,20 @@
 """Shipped models: whole, described, and as good as their cards say."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from bayescade import methods, shelf
+from bayescade.config import load_settings
+from bayescade.physics.cases import case_geometry
 from bayescade.pipeline.benchmark_paper import benchmark_paper
 from bayescade.pipeline.models import ZOO, list_models, load_model
 from bayescade.runs import read_blocks, read_manifest
 
 SHIPPED = [model for model in list_models() if model["folder"]]
 MOST_BYTES = 24_000_000
+ROOT = Path(__file__).parents[2]
 
 
 def test_there_are_models_and_they_are_small() -> None:
@@ -36,3 +41,15 @@ def test_scores_are_those_of_the_card(model: dict) -> None:
     scores = model["scores"]
     row = benchmark_paper([model["name"]], images=1, samples=scores["samples"], seed=scores["seed"])["rows"][0]
     assert row["psnr_shepp_logan"] == pytest.approx(scores["psnr_shepp_logan"], abs=0.05)
+
+
+@pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model["name"])
+def test_a_configuration_trains_it_again(model: dict) -> None:
+    method_name, case = model["name"].split("/")
+    method = shelf.take(methods, method_name)
+    path = ROOT / "configs" / "paper" / f"{method_name}_{case}.toml"
+    asked = load_settings(method.Settings, str(path), base=method.preset("recommended", case_geometry(case)))
+    stored = read_manifest(model["folder"])["settings"]
+    for part, values in dataclasses.asdict(asked).items():
+        if part != "inference":
+            assert values == {**values, **stored[part]}, part

@@ -271,6 +271,10 @@ class TrainedCascade(Reconstructor):
         self.physics = Physics(geometry, device)
         self.fast = sampler_of(self.cascade, settings.inference)
 
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.cascade.parameters())
+
     def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
         found: list[Estimate] = []
         label = "samples, at most" if self.settings.inference.tolerance else "samples"

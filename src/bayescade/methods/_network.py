@@ -24,6 +24,7 @@ from bayescade.training.stage import batches
 Build = Callable[[Any, Physics, torch.Generator], nn.Module]  # (settings, physics, generator) -> network
 
 AT_ONCE = 16  # images reconstructed at once
+PREPARED = 64  # training images that scales are set by
 
 
 def train(
@@ -41,10 +42,13 @@ def train(
     """Trains a network into the run folder, behind the rounds that are there."""
     physics = Physics(geometry, training[0].device)
     network = build(settings, physics, torch.Generator().manual_seed(seed))
+    network.to(physics.device)
     kept = run.blocks()
+    scans = examples(physics, *training, settings.fit.batch)
+    network.prepare(scans.first[:PREPARED], scans.sinogram[:PREPARED])  # type: ignore[operator]
     train_network(
         network,
-        examples(physics, *training, settings.fit.batch),
+        scans,
         examples(physics, *validation, settings.fit.batch),
         settings.fit,
         seed=seed,
@@ -110,6 +114,10 @@ class TrainedNetwork(Reconstructor):
         self.physics = physics
         self.warning = warning
         self.sinogram_shape = geometry.sinogram_shape
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.network.parameters())
 
     @torch.no_grad()
     def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:

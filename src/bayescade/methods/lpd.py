@@ -43,7 +43,7 @@ def preset(name: str, geometry: Geometry) -> Settings:
     """The settings of that name."""
     if name != "recommended":
         raise UserError(shelf.unknown("preset", name, ["recommended"]))
-    return Settings(NetworkSettings(), EndToEndSettings(epochs=20), DataSettings())
+    return Settings(NetworkSettings(), EndToEndSettings(epochs=20, learning_rate=3e-3), DataSettings())
 
 
 def build(settings: Settings, physics: Physics, generator: torch.Generator) -> PrimalDual:

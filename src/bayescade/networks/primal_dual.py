@@ -1,8 +1,9 @@
 """Learned primal-dual reconstruction (Adler and Oktem 2018): steps in the data and in the image, in turn, learned end to end.
 
-A step in the data sees the memory there, the projection of the image and what was measured; a step in the image sees the
-memory there and the back-projection of the data. Memories have a few channels, of which one is projected. The operator is
-divided by its norm. The image starts at FBP, which saves steps.
+A step in the data sees the memory there, what the projection of the image misses, and what was measured; a step in the image
+sees the memory there and the back-projection of the data. Memories have a few channels, of which one is projected. The operator
+is divided by its norm; the image starts at FBP, and what comes from the operator is scaled once, so that it is not lost beside
+what does not: both save training.
 """
 
 from typing import final
@@ -14,12 +15,16 @@ from torch.nn.functional import relu
 from bayescade.networks._conv import convolution
 from bayescade.physics.operator import LinearOperator
 
+LEVEL = 0.3  # standard deviation of residuals and of their back-projections, as steps see them at the start
 START = 0.1  # of the last weights of a step, over He's: a step starts small
 
 
 @final
 class PrimalDual(nn.Module):
     """(image, sinogram) -> image."""
+
+    residual_gain: Tensor
+    back_gain: Tensor
 
     def __init__(
         self,
@@ -37,15 +42,27 @@ class PrimalDual(nn.Module):
         self.dual = nn.ModuleList([step(memory + 2, channels, memory, generator) for _ in range(steps)])
         self.primal = nn.ModuleList([step(memory + 1, channels, memory, generator) for _ in range(steps)])
 
+        self.register_buffer("residual_gain", torch.ones(()))
+        self.register_buffer("back_gain", torch.ones(()))
+
+    @torch.no_grad()
+    def prepare(self, image: Tensor, sinogram: Tensor) -> None:
+        """Sets the gains, so that what comes from the operator is as large as what is beside it."""
+        residual = self.operator.forward(image) / self.norm - sinogram / self.norm
+        self.residual_gain.fill_(LEVEL / float(residual.std().clamp_min(1e-12)))
+        back = self.operator.adjoint(self.residual_gain * residual) / self.norm
+        self.back_gain.fill_(LEVEL / float(back.std().clamp_min(1e-12)))
+
     def forward(self, image: Tensor, sinogram: Tensor) -> Tensor:
         measured = sinogram / self.norm
         primal = image.repeat(1, self.memory, 1, 1)
         dual = torch.zeros_like(measured).repeat(1, self.memory, 1, 1)
         for in_data, in_image in zip(self.dual, self.primal, strict=True):
-            projected = self.operator.forward(primal[:, -1:].contiguous()) / self.norm
-            dual = dual + in_data(torch.cat([dual, projected, measured], 1)).to(dual.dtype)
+            residual = self.operator.forward(primal[:, -1:].contiguous()) / self.norm - measured
+            seen = torch.cat([dual, self.residual_gain * residual, measured], 1)
+            dual = dual + in_data(seen).to(dual.dtype)
             back = self.operator.adjoint(dual[:, :1].contiguous()) / self.norm
-            primal = primal + in_image(torch.cat([primal, back], 1)).to(primal.dtype)
+            primal = primal + in_image(torch.cat([primal, self.back_gain * back], 1)).to(primal.dtype)
         return primal[:, :1]
 
     def clipped(self, image: Tensor, sinogram: Tensor) -> Tensor:

@@ -29,6 +29,9 @@ class UNet(nn.Module):
         self.last = convolution(channels, 1, generator, size=1)
         nn.init.zeros_(self.last.weight)
 
+    def prepare(self, image: Tensor, sinogram: Tensor) -> None:
+        """There is nothing to set by the images."""
+
     def forward(self, image: Tensor, sinogram: Tensor) -> Tensor:
         height, width = image.shape[-2:]
         step = 2 ** (len(self.down) - 1)

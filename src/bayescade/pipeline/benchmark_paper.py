@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from bayescade.pipeline.evaluate import score, score_row
 from bayescade.pipeline.models import difference, load_model, model_folder, model_scan, shipped_folder
 from bayescade.pipeline.paper_table import published
 from bayescade.pipeline.reconstruct import check_samples
-from bayescade.pipeline.scores import mean
+from bayescade.pipeline.scores import bootstrap_interval, mean
 from bayescade.progress import Advance, progress
 from bayescade.projectors import ray_transform
 from bayescade.runs import read_manifest
@@ -60,11 +61,14 @@ def benchmark_paper(
     images: int = ellipses.PAPER_TEST,
     samples: int = 100,
     seed: int = 0,
+    draws: int = 1,  # of the noise, with seeds from `seed` on; a row has the medians
     settings: Sequence[str] = (),  # "key=value", for one method
     out: str | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
     """Rows of the table; with `out` also table.md and table.json there, and cells that are done are not done again."""
+    if not 1 <= draws <= 1000:
+        raise UserError(f"--draws: expected a whole number from 1 to 1000, got {draws}")
     check_samples(samples)
     check_seed(seed)
     if out is not None:
@@ -88,13 +92,26 @@ def benchmark_paper(
         for case in cases or own_cases(names)
         for name in names
     ]
-    with progress("table 1", len(keys) * len(truth)) as advance:
-        rows = [cell(key, truth, folder, place, advance) for key in keys]
-    answer = {"rows": rows, "seed": seed, "noise": NOISE.relative, "data_range": 1.0}
+    rows = []
+    with progress("table 1", draws * len(keys) * len(truth)) as advance:
+        for key in keys:
+            each = [dataclasses.replace(key, seed=seed + draw) for draw in range(draws)]
+            rows.append(median_row([cell(one, truth, folder, place, advance) for one in each]))
+    answer = {"rows": rows, "seed": seed, "draws": draws, "noise": NOISE.relative, "data_range": 1.0}
     if out is not None:
         write_json(Path(out) / "table.json", answer)
         write_text(Path(out) / "table.md", markdown(rows))
     return answer
+
+
+def median_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One row of several noise draws: that with the median PSNR (of an even number the lower), the phantom's a median too."""
+    if any(row["psnr"] is None for row in rows):
+        return rows[0]
+    middle = (len(rows) - 1) // 2
+    row = sorted(rows, key=lambda row: float(row["psnr"]))[middle]
+    heads = sorted(float(row["psnr_shepp_logan"]) for row in rows)
+    return {**row, "psnr_shepp_logan": heads[middle]}
 
 
 def own_cases(names: Sequence[str]) -> Sequence[str]:
@@ -151,12 +168,18 @@ def cell(
     noisy = [add_noise(clean[:-1], NOISE, seed=key.seed)]
     noisy += [add_noise(clean[-1:], NOISE, seed=key.seed, first=ellipses.PAPER_TEST)]
     sinogram = torch.cat(noisy)
+    start = time.perf_counter()
     scores, result = score(
         method, Scans(sinogram, truth), geometry, samples=key.samples, seed=key.seed, advance=advance
     )
     ellipse_scores = {name: values[:-1] for name, values in scores.items()}
     row = score_row(key.method, key.case, key.images, ellipse_scores, result.warning)
     row["psnr_shepp_logan"] = mean(scores["psnr"][-1:])
+    row["psnr_interval"] = bootstrap_interval(ellipse_scores["psnr"])
+    row["seconds_per_image"] = (time.perf_counter() - start) / len(truth)
+    row["parameters"] = method.parameters
+    trained = model_folder(model)
+    row["training_seconds"] = read_manifest(trained).get("training_seconds") if trained is not None else None
     if path is not None:
         write_json(path, {"key": key.text(), "row": row})
     return row
@@ -164,7 +187,8 @@ def cell(
 
 def no_weights(key: CellKey) -> dict[str, Any]:
     """The row of a cell that cannot be filled."""
-    empty = {"psnr": None, "psnr_shepp_logan": None, "ssim": None, "rmse": None, "uncertainty": None, "warning": None}
+    names = ("psnr", "psnr_shepp_logan", "psnr_interval", "ssim", "rmse", "uncertainty", "warning")
+    empty = dict.fromkeys((*names, "seconds_per_image", "parameters", "training_seconds"))
     return {"method": key.method, "case": key.case, "images": key.images, "status": "no weights", **empty}
 
 
@@ -181,14 +205,28 @@ def stored_cell(path: Path, key: CellKey) -> dict[str, Any]:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The table with the paper's numbers beside ours."""
+    """The table with the paper's numbers beside ours; intervals are over test images."""
     paper = published()
-    lines = ["| method | case | ellipses (dB) | paper | Shepp-Logan (dB) | paper |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| method | case | ellipses (dB) | 95 % interval | paper | Shepp-Logan (dB) | paper | parameters | training |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
     for row in rows:
         theirs = paper.get(row["method"], {}).get(row["case"])
-        ours = [_decibels(row["psnr"]), _decibels(row["psnr_shepp_logan"])]
         beside = [f"{value:.2f}" for value in theirs] if theirs else ["", ""]
-        lines.append(f"| {row['method']} | {row['case']} | {ours[0]} | {beside[0]} | {ours[1]} | {beside[1]} |")
+        interval = row["psnr_interval"]
+        cells = [
+            row["method"],
+            row["case"],
+            _decibels(row["psnr"]),
+            f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "",
+            beside[0],
+            _decibels(row["psnr_shepp_logan"]),
+            beside[1],
+            f"{row['parameters']:,}".replace(",", " ") if row["parameters"] else "",
+            f"{row['training_seconds']:.0f} s" if row["training_seconds"] else "",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -14,6 +14,7 @@ from bayescade.results import Reconstruction
 from bayescade.uncertainty.scores import LEVELS, uncertainty_scores
 
 DATA_RANGE = 1.0  # images are in [0, 1]
+RESAMPLES = 2000  # of a bootstrap
 
 
 def image_scores(
@@ -38,6 +39,16 @@ def mean(values: list[float | None] | None) -> float | None:
     if not values or any(value is None for value in values):
         return None
     return float(torch.tensor(values, dtype=torch.float64).mean())
+
+
+def bootstrap_interval(values: list[float | None] | None, level: float = 0.95) -> list[float] | None:
+    """An interval for the mean over images: quantiles of the means of sets drawn again from these, always the same draws."""
+    if not values or any(value is None for value in values):
+        return None
+    numbers = torch.tensor(values, dtype=torch.float64)
+    drawn = torch.randint(len(numbers), (RESAMPLES, len(numbers)), generator=torch.Generator().manual_seed(0))
+    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    return [float(end) for end in numbers[drawn].mean(1).quantile(ends)]
 
 
 Scores = dict[str, list[float | None]]
