@@ -64,3 +64,24 @@ def test_gains_bring_the_operator_to_one_scale() -> None:
     residual = network.residual_gain * (network.operator.forward(image) - sinogram) / network.norm
     assert float(residual.std()) == pytest.approx(0.3)
     assert float((network.back_gain * network.operator.adjoint(residual) / network.norm).std()) == pytest.approx(0.3)
+
+
+def test_the_operator_keeps_its_precision_where_layers_have_less() -> None:
+    network = primal_dual()
+    seen = []
+
+    class Watched:
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(operator.forward(x))
+            return seen[-1]
+
+        def adjoint(self, y: torch.Tensor) -> torch.Tensor:
+            return operator.adjoint(y)
+
+    operator, network.operator = network.operator, Watched()  # type: ignore[assignment]
+    image = torch.randn((1, 1, 9, 9), generator=torch.Generator().manual_seed(1))
+    sinogram = operator.forward(image)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = network(image, sinogram)
+    assert found.dtype == torch.float32
+    assert torch.equal(seen[0], sinogram), "the first projection is that of the image, in float32"

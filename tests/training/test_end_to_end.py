@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayescade.errors import Failure, UserError
+from bayescade.networks.primal_dual import PrimalDual
 from bayescade.networks.unet import UNet
 from bayescade.projectors import ray_transform
 from bayescade.training.end_to_end import EndToEndSettings, Examples, optimiser_tensors, train_network
@@ -120,3 +121,20 @@ def test_the_step_is_adams_with_a_clipped_gradient() -> None:
 def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="setting"):
         EndToEndSettings(**wrong)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["unet", "lpd"])
+def test_a_captured_step_is_the_plain_step(kind: str) -> None:
+    """The same training in float32 on the CPU and, as a CUDA graph, on the GPU."""
+    trained = []
+    for device in ("cpu", "cuda"):
+        operator = ray_transform(small_parallel(8), device)
+        on_cpu = examples()
+        data = Examples(*(torch.as_tensor(rows).to(device) for rows in (on_cpu.first, on_cpu.sinogram, on_cpu.truth)))
+        generator = torch.Generator().manual_seed(0)
+        made = UNet(4, 2, generator) if kind == "unet" else PrimalDual(operator, 8.0, 2, 5, 6, generator)
+        settings = EndToEndSettings(epochs=4, batch=4, rounds=2, precision="float32")
+        train_network(made, data, data, settings, seed=0)
+        trained.append(torch.cat([parameter.detach().flatten().cpu() for parameter in made.parameters()]))
+    assert (trained[0] - trained[1]).abs().max() < 2e-3

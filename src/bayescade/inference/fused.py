@@ -44,7 +44,7 @@ class FusedSampler:
     @torch.no_grad()
     def sample(self, data: Data, first: Tensor, noise: Tensor, analytic: bool) -> Drawn:
         """Draws for all images, the last block's weights integrated where `analytic`."""
-        operator, sinograms = id(data.operator), in_memory(data.sinogram)
+        operator, sinograms = data.operator, in_memory(data.sinogram)
 
         def begin(first: Tensor, sinogram: Tensor) -> Features:
             return self.blocks[0].features(first, dataclasses.replace(data, sinogram=sinogram).gradient(first))

@@ -6,6 +6,7 @@ is divided by its norm; the image starts at FBP, and what comes from the operato
 what does not: both save training.
 """
 
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -58,12 +59,17 @@ class PrimalDual(nn.Module):
         primal = image.repeat(1, self.memory, 1, 1)
         dual = torch.zeros_like(measured).repeat(1, self.memory, 1, 1)
         for in_data, in_image in zip(self.dual, self.primal, strict=True):
-            residual = self.operator.forward(primal[:, -1:].contiguous()) / self.norm - measured
+            residual = self._apply_operator(self.operator.forward, primal[:, -1:]) - measured
             seen = torch.cat([dual, self.residual_gain * residual, measured], 1)
             dual = dual + in_data(seen).to(dual.dtype)
-            back = self.operator.adjoint(dual[:, :1].contiguous()) / self.norm
+            back = self._apply_operator(self.operator.adjoint, dual[:, :1])
             primal = primal + in_image(torch.cat([primal, self.back_gain * back], 1)).to(primal.dtype)
         return primal[:, :1]
+
+    def _apply_operator(self, apply: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """The operator or its adjoint over the norm, in the precision of what it is given also where layers have less."""
+        with torch.autocast(x.device.type, enabled=False):
+            return apply(x.contiguous()) / self.norm
 
     def clipped(self, image: Tensor, sinogram: Tensor) -> Tensor:
         """The image as it is given out."""
