@@ -10,11 +10,10 @@ CPU the plain way alone is timed.
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from timing import median_ms
 
 from bayescade.blocks import heteroscedastic
 from bayescade.blocks._block import BlockSettings, channels_last
@@ -23,25 +22,7 @@ from bayescade.methods._cascade import Physics
 from bayescade.networks.cascade import Cascade
 from bayescade.physics.cases import case_geometry
 
-
-def median_ms(run: Callable[[], object], repeat: int, gpu: bool) -> float:
-    """Median time of a call, in milliseconds, behind two calls to warm up."""
-    times = []
-    for turn in range(repeat + 2):
-        if gpu:
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            run()
-            end.record()
-            end.synchronize()
-            found = begin.elapsed_time(end)
-        else:
-            start = time.perf_counter()
-            run()
-            found = 1000 * (time.perf_counter() - start)
-        if turn > 1:
-            times.append(found)
-    return statistics.median(times)
+WARM = 2  # calls: the first captures the graph
 
 
 def cascade_of(blocks: int, channels: int, device: str) -> Cascade:
@@ -73,7 +54,7 @@ def floor_ms(cascade: Cascade, physics: Physics, passes: int) -> float:
     height, width = physics.operator.geometry.image_shape
     weights = sum(parameter.numel() for parameter in cascade.parameters() if parameter.ndim == 4)
     a = torch.randn((8192, 8192), device="cuda", dtype=torch.float16)
-    rate = 2 * 8192**3 / median_ms(lambda: a @ a, 10, gpu=True)
+    rate = 2 * 8192**3 / median_ms(lambda: a @ a, 10, WARM)
     return 2 * weights * height * width * passes / rate
 
 
@@ -96,7 +77,7 @@ def main() -> None:
         for kernels in ("plain", "fused") if gpu else ("plain",):
             call = call_of(cascade, physics, images, options.samples, kernels)
             repeat = options.repeat if images == 1 else 3
-            found[f"{images} image{'s' * (images > 1)}, {kernels}"] = median_ms(call, repeat, gpu)
+            found[f"{images} image{'s' * (images > 1)}, {kernels}"] = median_ms(call, repeat, WARM, gpu)
     name = torch.cuda.get_device_name() if gpu else f"{torch.get_num_threads()} CPU threads"
     print(f"{name}, {options.blocks} blocks of {options.channels} channels, {options.samples} samples")
     for what, milliseconds in found.items():

@@ -10,10 +10,10 @@ here.
 
 import argparse
 import json
-import statistics
 from collections.abc import Callable
 
 import torch
+from timing import median_ms
 
 from bayescade.blocks import heteroscedastic
 from bayescade.blocks._block import Block, BlockSettings, channels_last
@@ -25,22 +25,7 @@ from bayescade.training.fit import FitSettings, Step, adam
 from bayescade.training.stage import Stage
 
 SIZE = 128
-
-
-def median_ms(run: Callable[[], object], repeat: int = 50, warm: int = 10) -> float:
-    """Median time of a call, in milliseconds."""
-    for _ in range(warm):
-        run()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(repeat):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+WARM = 10  # calls
 
 
 def stage_of(images: int) -> Stage:
@@ -75,10 +60,10 @@ def floor_ms(block: Block, batch: int) -> dict[str, float]:
     weights = sum(parameter.numel() for parameter in block.parameters() if parameter.ndim == 4)
     outputs = sum(module.out_channels for module in block.modules() if isinstance(module, torch.nn.Conv2d))
     a = torch.randn((8192, 8192), device="cuda", dtype=torch.bfloat16)
-    rate = 2 * 8192**3 / median_ms(lambda: a @ a, 10)
+    rate = 2 * 8192**3 / median_ms(lambda: a @ a, 10, WARM)
     source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    copy = 2 * 2**30 / median_ms(lambda: target.copy_(source), 10)
+    copy = 2 * 2**30 / median_ms(lambda: target.copy_(source), 10, WARM)
     return {
         "arithmetic": 3 * 2 * weights * pixels / rate,  # forward, and two gradients
         "memory": 2
@@ -108,7 +93,7 @@ def main() -> None:
     ):
         block = heteroscedastic.build(BlockSettings(channels=options.channels), torch.Generator().manual_seed(0)).cuda()
         channels_last(block)
-        found[name] = median_ms(step_of(block, stage, options.batch, kernels, graph))
+        found[name] = median_ms(step_of(block, stage, options.batch, kernels, graph), 50, WARM)
     floor = floor_ms(block, options.batch)
     print(f"{torch.cuda.get_device_name()}, batch {options.batch}, {options.channels} channels, {SIZE} x {SIZE}")
     for name, time in found.items():

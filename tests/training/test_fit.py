@@ -13,7 +13,8 @@ from bayescade.errors import Failure, UserError
 from bayescade.networks.cascade import Data
 from bayescade.projectors import ray_transform
 from bayescade.training import losses
-from bayescade.training.fit import FitSettings, adam, fit, schedule
+from bayescade.training.fit import FitSettings, adam, fit
+from bayescade.training.optimiser import schedule
 from bayescade.training.stage import Stage, advance
 from tests.geometries import small_parallel
 

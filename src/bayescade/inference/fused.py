@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayescade.blocks._fused import Features, FusedBlock
+from bayescade.inference.noise import by_layer
 from bayescade.networks.cascade import Cascade, Data
 from bayescade.rows import in_memory
 
@@ -61,13 +62,9 @@ class FusedSampler:
         return self.replay((analytic, operator), run, *inputs)
 
     def _through(self, data: Data, x: Tensor, features: Features, noise: Tensor, analytic: bool) -> Drawn:
-        begin = 0
-        for place, fast in enumerate(self.blocks):
-            weights = []
-            for layer in fast.block.layers:
-                size = layer.weight.numel()
-                weights.append(layer.draw(noise[:, begin : begin + size].reshape(-1, *layer.weight.shape[1:])))
-                begin += size
+        each = by_layer([fast.block for fast in self.blocks], noise)
+        for place, (fast, own) in enumerate(zip(self.blocks, each, strict=True)):
+            weights = [layer.draw(normals) for layer, normals in zip(fast.block.layers, own, strict=True)]
             if place:
                 features = fast.features(x, data.gradient(x))
             shared = place == 0 or not weights

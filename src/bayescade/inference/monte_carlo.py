@@ -16,10 +16,10 @@ from bayescade.blocks._block import ActivationDraw, Block, Draw, MeanDraw, Weigh
 from bayescade.errors import UserError
 from bayescade.inference.fused import FusedSampler
 from bayescade.inference.moments import Estimate, StreamingMoments
+from bayescade.inference.noise import activation_noise, by_layer, normals, weight_noise
 from bayescade.kernels._triton import check_kernels, is_fused
 from bayescade.networks.cascade import Cascade, Data
 from bayescade.progress import Advance, quiet
-from bayescade.seeds import derived_seed
 
 # Bytes of features worked on at once: what stays in the cache of a CPU; on a GPU at most a quarter of what is free.
 CHUNK_BYTES = {"cpu": 3 * 2**24, "cuda": 2**33}
@@ -231,49 +231,3 @@ def sample(
             x, aleatoric = prediction.mean, prediction.variance
 
     return SampleRun.of(draws, first, x, variance, aleatoric)
-
-
-@functools.lru_cache(maxsize=8)
-def normal_rows(size: int, draws: range, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Standard normals, (draws, size): a row depends on the seed, its draw and the size only."""
-    rows = [torch.randn(size, generator=generator_of(seed, "draw", t)) for t in draws]
-    return torch.stack(rows).to(device, dtype)
-
-
-def weight_noise(blocks: Sequence[Block], draws: range, seed: int, like: Tensor) -> Tensor:
-    """Standard normals for all weights of all random layers, (samples, weights)."""
-    size = sum(layer.weight.numel() for block in blocks for layer in block.layers)
-    return normal_rows(size, draws, seed, like.device, like.dtype)
-
-
-def by_layer(blocks: Sequence[Block], noise: Tensor) -> list[list[Tensor]]:
-    """The same for every random layer of every block, (samples, channels, 3, 3) each."""
-    found, begin = [], 0
-    for block in blocks:
-        own = []
-        for layer in block.layers:
-            own.append(noise[:, begin : begin + layer.weight.numel()].reshape(-1, *layer.weight.shape[1:]))
-            begin += layer.weight.numel()
-        found.append(own)
-    return found
-
-
-def activation_noise(block: Block, number: int, draws: range, seed: int, place: int, first: Tensor) -> list[Tensor]:
-    """Standard normals for every pixel of every sample, (samples * batch, 1, height, width) per random layer."""
-    return [
-        torch.cat([normals(first, place, seed, "activations", t, number, layer) for t in draws])
-        for layer in range(len(block.layers))
-    ]
-
-
-def normals(like: Tensor, place: int, *names: int | str) -> Tensor:
-    """Standard normals like the images; those of an image depend on the names and its place only."""
-    drawn = []
-    for image in range(place, place + len(like)):
-        drawn.append(torch.randn((1, *like.shape[1:]), generator=generator_of(*names, image)))
-    return torch.cat(drawn).to(like.device)
-
-
-def generator_of(*names: int | str) -> torch.Generator:
-    """Chance that depends on the names only."""
-    return torch.Generator().manual_seed(derived_seed(*names))

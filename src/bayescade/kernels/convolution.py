@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayescade.kernels._triton import Launch, jit, tl
-from bayescade.kernels.frame import Frame
+from bayescade.kernels.frame import Frame, _inside
 
 TAPS = 9
 PLANE_TAPS = 16  # nine taps, a one, and zeros: a matrix product needs sixteen
@@ -32,14 +32,6 @@ WEIGHT_GRADIENT = {
     MOST_SUMS: Launch(block=32, warps=8, stages=3, runs=264),
 }
 PLANE_GRADIENT = Launch(block=256, warps=4, stages=3, runs=1056)
-
-
-@jit
-def _inside(place, stop, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Whether places are pixels, and not the zeros between them."""
-    past = place - (WIDTH + 2)
-    row = past // (WIDTH + 1)
-    return (past >= 0) & (place < stop) & (past % (WIDTH + 1) < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
 
 
 @jit

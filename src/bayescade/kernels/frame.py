@@ -21,6 +21,14 @@ LAY_OUT = Launch(block=256, warps=4, stages=1)
 
 
 @jit
+def _inside(place, stop, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """Whether places are pixels, and not the zeros between them."""
+    past = place - (WIDTH + 2)
+    row = past // (WIDTH + 1)
+    return (past >= 0) & (place < stop) & (past % (WIDTH + 1) < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
+
+
+@jit
 def _lay_out(
     image,
     scale,
@@ -40,7 +48,7 @@ def _lay_out(
     past = place - (WIDTH + 2)
     row = past // (WIDTH + 1)
     column = past % (WIDTH + 1)
-    inside = (past >= 0) & (place < stop) & (column < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
+    inside = _inside(place, stop, HEIGHT, WIDTH)
     pixel = (row % (HEIGHT + 1)) * WIDTH + column
     where = (row // (HEIGHT + 1)).to(tl.int64) * image_stride + pixel.to(tl.int64) * pixel_stride
     value = tl.load(image + where, mask=inside, other=0.0)

@@ -8,6 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from bayescade import shelf
 from bayescade.config import load_settings, settings_from
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
@@ -25,6 +26,12 @@ Build = Callable[[Any, Physics, torch.Generator], nn.Module]  # (settings, physi
 
 AT_ONCE = 16  # images reconstructed at once
 PREPARED = 64  # training images that scales are set by
+
+
+def check_preset(name: str) -> None:
+    """Raises unless it is the one preset that networks have."""
+    if name != "recommended":
+        raise UserError(shelf.unknown("preset", name, ["recommended"]))
 
 
 def train(
@@ -45,7 +52,8 @@ def train(
     network.to(physics.device)
     kept = run.blocks()
     scans = examples(physics, *training, settings.fit.batch)
-    network.prepare(scans.first[:PREPARED], scans.sinogram[:PREPARED])  # type: ignore[operator]
+    if not kept:
+        network.prepare(scans.first[:PREPARED], scans.sinogram[:PREPARED])  # type: ignore[operator]
     train_network(
         network,
         scans,

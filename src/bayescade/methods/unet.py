@@ -5,7 +5,6 @@ from functools import partial
 
 import torch
 
-from bayescade import shelf
 from bayescade.errors import UserError
 from bayescade.methods import _network
 from bayescade.methods._cascade import DataSettings, Physics
@@ -40,8 +39,7 @@ class Settings:
 
 def preset(name: str, geometry: Geometry) -> Settings:
     """The settings of that name."""
-    if name != "recommended":
-        raise UserError(shelf.unknown("preset", name, ["recommended"]))
+    _network.check_preset(name)
     return Settings(NetworkSettings(), EndToEndSettings(), DataSettings())
 
 

@@ -42,16 +42,15 @@ class PrimalDual(nn.Module):
         self.memory = memory
         self.dual = nn.ModuleList([step(memory + 2, channels, memory, generator) for _ in range(steps)])
         self.primal = nn.ModuleList([step(memory + 1, channels, memory, generator) for _ in range(steps)])
-
         self.register_buffer("residual_gain", torch.ones(()))
         self.register_buffer("back_gain", torch.ones(()))
 
     @torch.no_grad()
     def prepare(self, image: Tensor, sinogram: Tensor) -> None:
         """Sets the gains, so that what comes from the operator is as large as what is beside it."""
-        residual = self.operator.forward(image) / self.norm - sinogram / self.norm
+        residual = self._apply_operator(self.operator.forward, image) - sinogram / self.norm
         self.residual_gain.fill_(LEVEL / float(residual.std().clamp_min(1e-12)))
-        back = self.operator.adjoint(self.residual_gain * residual) / self.norm
+        back = self._apply_operator(self.operator.adjoint, self.residual_gain * residual)
         self.back_gain.fill_(LEVEL / float(back.std().clamp_min(1e-12)))
 
     def forward(self, image: Tensor, sinogram: Tensor) -> Tensor:

@@ -13,16 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from bayescade.blocks._block import channels_last
-from bayescade.errors import Failure, UserError
-from bayescade.metrics.psnr import psnr
+from bayescade.errors import Failure
 from bayescade.progress import progress
 from bayescade.rows import Rows, copy_rows
 from bayescade.runs import WORK
 from bayescade.seeds import derived_seed
 from bayescade.training.captured import Captured
 from bayescade.training.distributed import ALONE, Team
-from bayescade.training.fit import PRECISIONS, adam_of, libraries, precision_on, schedule, set_rate
-from bayescade.training.stage import batches
+from bayescade.training.optimiser import (
+    RateSettings,
+    adam_of,
+    check_positive,
+    check_whole,
+    libraries,
+    precision_on,
+    schedule,
+    set_rate,
+)
+from bayescade.training.stage import batches, mean_psnr
 
 Tensors = dict[str, Tensor]
 Report = Callable[[dict[str, Any]], None]  # a line of metrics
@@ -32,33 +40,19 @@ STATES = ("exp_avg", "exp_avg_sq", "step")
 
 
 @dataclasses.dataclass(frozen=True)
-class EndToEndSettings:
+class EndToEndSettings(RateSettings):
     """How a network is trained."""
 
     epochs: int = 40
     batch: int = 16
     learning_rate: float = 1e-3
-    final_learning_rate: float = 1e-5
-    warm_up: float = 0.05  # part of the steps in which the rate rises
-    weight_decay: float = 0.0
     clip: float = 1.0  # the most that the norm of a gradient may be
     rounds: int = 10  # parts of the training, behind each of which everything is kept
-    precision: str = "auto"  # bf16 (mixed), tf32 or float32; auto is bf16 on a GPU and float32 elsewhere
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "rounds"):
-            if not 1 <= getattr(self, name) <= 10_000_000:
-                raise UserError(f"setting {name}: expected a whole number of at least 1, got {getattr(self, name)}")
-        for name in ("learning_rate", "clip"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"setting {name}: expected a positive number, got {getattr(self, name)}")
-        for name in ("final_learning_rate", "weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"setting {name}: expected a number of at least 0, got {getattr(self, name)}")
-        if not 0 <= self.warm_up < 1:
-            raise UserError(f"setting warm_up: expected at least 0 and less than 1, got {self.warm_up}")
-        if self.precision not in PRECISIONS:
-            raise UserError(f"setting precision: expected {', '.join(PRECISIONS)}, got '{self.precision}'")
+        super().__post_init__()
+        check_whole(self, "rounds")
+        check_positive(self, "clip")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,17 +176,12 @@ class NetworkStep:
 
 @torch.no_grad()
 def validation_psnr(network: nn.Module, validation: Examples, batch: int) -> float:
-    """Mean PSNR of the images that are not empty, in dB; one that is perfect counts as 120 dB."""
-    scores = []
-    for some in batches(len(validation), batch):
-        truth = validation.truth[some]
-        image = network.clipped(validation.first[some], validation.sinogram[some])  # type: ignore[operator]
-        there = truth.flatten(1).amax(1) > truth.flatten(1).amin(1)
-        scores.append(psnr(image[there], truth[there], 1.0).clamp_max(120))
-    found = torch.cat(scores)
-    if not len(found):
-        raise UserError("validation images: expected at least one that is not empty")
-    return float(found.mean())
+    """Mean PSNR of what the network gives out."""
+    pairs = (
+        (network.clipped(validation.first[some], validation.sinogram[some]), validation.truth[some])  # type: ignore[operator]
+        for some in batches(len(validation), batch)
+    )
+    return mean_psnr(pairs)
 
 
 def optimiser_tensors(optimiser: torch.optim.Adam) -> Tensors:

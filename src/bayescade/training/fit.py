@@ -1,9 +1,8 @@
 """The loop that trains one block: epochs, batches, steps. On a GPU a step is captured once and replayed as a CUDA graph."""
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
@@ -13,47 +12,39 @@ from bayescade.bayes.gaussian import Gaussian
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks._block import ActivationDraw, Block, MeanDraw
 from bayescade.blocks._fused import fused
-from bayescade.errors import Failure, UserError
+from bayescade.errors import Failure
 from bayescade.kernels._triton import check_kernels, is_fused
 from bayescade.rows import copy_rows
 from bayescade.seeds import derived_seed
 from bayescade.training.captured import Captured
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.losses import Loss
+from bayescade.training.optimiser import (
+    RateSettings,
+    adam_of,
+    check_positive,
+    libraries,
+    precision_on,
+    schedule,
+    set_rate,
+)
 from bayescade.training.stage import Stage
-
-PRECISIONS = ("auto", "bf16", "tf32", "float32")
 
 
 @dataclasses.dataclass(frozen=True)
-class FitSettings:
-    """How one block is trained."""
+class FitSettings(RateSettings):
+    """How one block is trained; weight decay is for the weights that are not random."""
 
     epochs: int = 12
     batch: int = 32
     learning_rate: float = 3e-3
-    final_learning_rate: float = 1e-5  # at the end of the cosine
-    warm_up: float = 0.05  # part of the steps in which the rate rises
-    weight_decay: float = 0.0  # of the weights that are not random
     posterior_rate: float = 1.0  # learning rate of the posterior's log standard deviations, over that of the rest
     kernels: str = "auto"  # fused: Triton kernels; plain; auto = fused on a GPU
-    precision: str = "auto"  # bf16 (mixed), tf32 or float32; auto is bf16 on a GPU and float32 elsewhere
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch"):
-            if not 1 <= getattr(self, name) <= 1_000_000:
-                raise UserError(f"setting {name}: expected a whole number from 1 to 1000000, got {getattr(self, name)}")
-        for name in ("learning_rate", "posterior_rate"):
-            if not 0 < getattr(self, name) < 1e30:
-                raise UserError(f"setting {name}: expected a positive number, got {getattr(self, name)}")
-        for name in ("final_learning_rate", "weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"setting {name}: expected a number of at least 0, got {getattr(self, name)}")
-        if not 0 <= self.warm_up < 1:
-            raise UserError(f"setting warm_up: expected at least 0 and less than 1, got {self.warm_up}")
+        super().__post_init__()
+        check_positive(self, "posterior_rate")
         check_kernels(self.kernels)
-        if self.precision not in PRECISIONS:
-            raise UserError(f"setting precision: expected {', '.join(PRECISIONS)}, got '{self.precision}'")
 
 
 OnEpoch = Callable[[int, float, float], None]  # (epoch, mean loss, learning rate)
@@ -96,16 +87,6 @@ def fit(
             on_epoch(epoch, mean, rate)
 
 
-def schedule(rate: float, final: float, warm_up: float, steps: int) -> Iterator[float]:
-    """Learning rates: a linear rise, then a cosine to the final rate."""
-    rise = math.ceil(warm_up * steps)
-    for step in range(steps):
-        done = (step - rise) / max(steps - rise, 1)
-        cosine = (1 + math.cos(math.pi * max(done, 0.0))) / 2
-        fall = final + (rate - final) * cosine
-        yield fall * (step + 1) / rise if step < rise else fall
-
-
 def adam(block: Block, settings: FitSettings, learning: set[nn.Parameter]) -> torch.optim.Adam:
     """Adam with weight decay on what is not random, and the posterior's spread at its own rate."""
     means = [layer.weight for layer in block.layers]
@@ -123,41 +104,6 @@ def adam(block: Block, settings: FitSettings, learning: set[nn.Parameter]) -> to
     for group in groups:
         group["params"] = [p for p in group["params"] if p in learning]
     return adam_of([group for group in groups if group["params"]], settings.learning_rate)
-
-
-def adam_of(groups: list[dict[str, Any]], rate: float) -> torch.optim.Adam:
-    """Adam for groups of parameters; on a GPU as one kernel that can be captured, with rates that can be changed there."""
-    device = groups[0]["params"][0].device
-    if device.type != "cuda":
-        return torch.optim.Adam(groups, lr=rate)
-    for group in groups:
-        group["lr"] = torch.tensor(rate, device=device)
-    return torch.optim.Adam(groups, fused=True, capturable=True)
-
-
-def set_rate(optimiser: torch.optim.Adam, rate: float) -> None:
-    """Sets the learning rate, each group's times its own factor."""
-    for group in optimiser.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate * group["factor"])
-        else:
-            group["lr"] = rate * group["factor"]
-
-
-def precision_on(device: torch.device, precision: str) -> str:
-    """What `auto` means on a device."""
-    return precision if precision != "auto" else ("bf16" if device.type == "cuda" else "float32")
-
-
-@contextlib.contextmanager
-def libraries(precision: str) -> Iterator[None]:
-    """The fastest convolutions of a precision, for the time of a training."""
-    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, precision != "float32"
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
 
 
 @final

@@ -1,7 +1,7 @@
 """A stage of greedy training: what the next block sees and should give. Nothing changes it; `advance` makes the next."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -38,16 +38,8 @@ class Stage:
         return len(self.truth)
 
     def psnr(self) -> float:
-        """Mean PSNR of the images that are not empty, in dB, at data range 1; one that is perfect counts as 120 dB."""
-        scores = []
-        for some in batches(len(self), FUSED_BATCH):
-            truth = self.truth[some]
-            there = truth.flatten(1).amax(1) > truth.flatten(1).amin(1)
-            scores.append(psnr(self.image[some][there], truth[there], 1.0).clamp_max(120))
-        found = torch.cat(scores)
-        if not len(found):
-            raise UserError("validation images: expected at least one that is not empty")
-        return float(found.mean())
+        """Mean PSNR of the images."""
+        return mean_psnr((self.image[some], self.truth[some]) for some in batches(len(self), FUSED_BATCH))
 
     def mse(self) -> float:
         """Mean squared error of the images."""
@@ -62,6 +54,18 @@ class Stage:
         count = len(self) * self.gradient.shape[1:].numel()
         variance = (sums[1] - sums[0] ** 2 / count) / max(count - 1, 1)
         return float(variance.clamp_min(0).sqrt())
+
+
+def mean_psnr(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """Mean PSNR of images, in dB, at data range 1: an empty truth is passed over, a perfect image counts as 120 dB."""
+    scores = []
+    for image, truth in parts:
+        there = truth.flatten(1).amax(1) > truth.flatten(1).amin(1)
+        scores.append(psnr(image[there], truth[there], 1.0).clamp_max(120))
+    found = torch.cat(scores)
+    if not len(found):
+        raise UserError("validation images: expected at least one that is not empty")
+    return float(found.mean())
 
 
 def mean_square(one: Rows, other: Rows) -> float:
