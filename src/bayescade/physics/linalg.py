@@ -17,7 +17,8 @@ def norm(
 
     Lanczos iteration on A'A with full reorthogonalisation from a fixed start, so the same operator always gives the
     same number. It stops when the residual ||A'A v - s^2 v|| of the largest Ritz pair is below `tolerance` s^2, which
-    puts a singular value within `tolerance` s / 2 of s; a start vector at random has a part along the largest one.
+    puts a singular value within `tolerance` s / 2 of s. A start at random has a part along the largest one, but where the
+    next is nearly as large that one may come first: then it is given, unless the tolerance is smaller than what is between.
     """
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(operator.domain_shape, generator=generator, dtype=torch.float64)
