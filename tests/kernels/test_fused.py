@@ -20,7 +20,7 @@ if not available():
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
-from bayescade.blocks._fused import FusedBlock, fused  # noqa: E402
+from bayescade.blocks._fused import FusedBlock, fused, last_layout  # noqa: E402
 
 
 def block_of(kind: str, shape: BlockSettings, seed: int, dtype: torch.dtype = torch.float64) -> Block:
@@ -123,7 +123,7 @@ def test_images_of_draws(shared: bool) -> None:
     noise = torch.randn((2, 5, 3, 3), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(DEVICE)
     draw = WeightDraw([noise, noise], shared)
     fast = FusedBlock(block, torch.float64)
-    ours = fast.image(x, fast.features(x, gradient), block.last.draw(noise), shared)
+    ours = fast.image(x, fast.features(x, gradient), last_layout(block.last.draw(noise)), shared)
     expect("image", ours, block.image(x, gradient, draw), 1e-12)
 
 

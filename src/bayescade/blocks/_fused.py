@@ -65,6 +65,7 @@ class FusedBlock:
         self.dtype = dtype
         net = block.variance
         self.net = net if isinstance(net, VarianceNet) else None
+        self.laid_out: dict[LastConv, tuple[Tensor, Tensor]] = {}  # means and variances of the random layers
         with torch.no_grad():
             self.trunk = [prepared(layer, dtype) for layer in trunk_layers(block.trunk)]
             self.body = [prepared(layer, dtype) for layer in body_layers(self.net)] if self.net is not None else []
@@ -81,13 +82,12 @@ class FusedBlock:
         self,
         x: Tensor,  # (batch, 1, height, width), or with samples in front (samples * batch, ...)
         features: Features,  # of x
-        weights: Tensor,  # (samples, channels, 3, 3): draws of the last layer
+        weights: Tensor,  # (samples, 16, in): draws of the last layer, in the layout of the kernels
         shared: bool,  # every draw for every image; else each sample has its own
     ) -> Tensor:
         """`block.image(x, gradient, WeightDraw(...))`, (samples * batch, 1, height, width)."""
         last, scale = self.block.last, self.block.output_scale
-        drawn = head_layout(weights).contiguous()
-        out = head_image(features.common, drawn, x.contiguous(), scale, last.bias, features.frame, shared)
+        out = head_image(features.common, weights, x.contiguous(), scale, last.bias, features.frame, shared)
         return out.to(x.dtype).reshape(-1, *x.shape[1:])
 
     @torch.no_grad()
@@ -114,13 +114,21 @@ class FusedBlock:
         return run_layers(features.planes, extra, self.body, features.frame)[-1]
 
     def _drawn(self, last: LastConv, features: Tensor, frame: Frame, weights: Tensor, shared: bool) -> Tensor:
-        out, _ = head(features, head_layout(weights).contiguous(), None, frame, shared)
+        out, _ = head(features, weights, None, frame, shared)
         return out.to(last.bias.dtype) + last.bias
 
     def _moments(self, last: LastConv, features: Tensor, frame: Frame, x: Tensor) -> tuple[Tensor, Tensor]:
-        spread = head_layout(last.std() ** 2).contiguous()
-        mean, variance = head(features, head_layout(last.weight).contiguous(), spread, frame, shared=True)
+        if last not in self.laid_out:
+            self.laid_out[last] = last_layout(last.weight), last_layout(last.std() ** 2)
+        mean, variance = head(features, *self.laid_out[last], frame, shared=True)
         return mean.to(x.dtype).reshape(x.shape) + last.bias, variance.to(x.dtype).reshape(x.shape) + last.jitter
+
+
+def last_layout(
+    weights: Tensor,  # (samples, channels, 3, 3)
+) -> Tensor:
+    """Weights of a last layer as the kernels want them, (samples, 16, in)."""
+    return head_layout(weights).contiguous()
 
 
 def one_variance(block: Block) -> Tensor | None:

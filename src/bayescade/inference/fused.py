@@ -5,13 +5,14 @@ draws: its features are computed once.
 """
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
 
-from bayescade.blocks._fused import Features, FusedBlock
+from bayescade.blocks._fused import Features, FusedBlock, last_layout
 from bayescade.inference.noise import by_layer
 from bayescade.networks.cascade import Cascade, Data
 from bayescade.rows import in_memory
@@ -40,6 +41,9 @@ class FusedSampler:
         dtype = torch.float16 if example.is_cuda else example.dtype
         self.blocks = [FusedBlock(cascade.block(place), dtype) for place in range(len(cascade))]
         self.replay = Replay()
+        self.drawn: tuple[Tensor, list[torch.Size], Tensor] | None = (
+            None  # the last noise, and what it made of the weights
+        )
         self.start: tuple[Tensor, Tensor, Features] | None = None  # first images, sinograms, the first block's features
 
     @torch.no_grad()
@@ -54,17 +58,38 @@ class FusedSampler:
             self.start = first, sinograms, self.replay(("start", operator), begin, first, sinograms)
         features = self.start[2]
 
-        def run(first: Tensor, sinogram: Tensor, noise: Tensor, planes: Tensor, common: Tensor) -> Drawn:
+        def run(first: Tensor, sinogram: Tensor, drawn: Tensor, planes: Tensor, common: Tensor) -> Drawn:
             here = dataclasses.replace(data, sinogram=sinogram)
-            return self._through(here, first, Features(features.frame, planes, common), noise, analytic)
+            return self._through(here, first, Features(features.frame, planes, common), drawn, analytic)
 
-        inputs = (first, sinograms, noise, features.planes, features.common)
+        inputs = (first, sinograms, self._draw(noise), features.planes, features.common)
         return self.replay((analytic, operator), run, *inputs)
 
-    def _through(self, data: Data, x: Tensor, features: Features, noise: Tensor, analytic: bool) -> Drawn:
-        each = by_layer([fast.block for fast in self.blocks], noise)
-        for place, (fast, own) in enumerate(zip(self.blocks, each, strict=True)):
-            weights = [layer.draw(normals) for layer, normals in zip(fast.block.layers, own, strict=True)]
+    def _draw(self, noise: Tensor) -> Tensor:
+        """Draws of all random layers, one after the other in the layout of the kernels; kept for the next call."""
+        if self.drawn is None or self.drawn[0] is not noise:
+            each = by_layer([fast.block for fast in self.blocks], noise)
+            layers = [layer for fast in self.blocks for layer in fast.block.layers]
+            normals = [normals for own in each for normals in own]
+            made = [last_layout(layer.draw(drawn)) for layer, drawn in zip(layers, normals, strict=True)]
+            flat = torch.cat([weights.flatten() for weights in made]) if made else noise
+            self.drawn = noise, [weights.shape for weights in made], flat
+        return self.drawn[2]
+
+    def _weights(self, drawn: Tensor) -> Iterator[list[Tensor]]:
+        """The same for each block, (samples, 16, in) per layer."""
+        assert self.drawn is not None
+        shapes = iter(self.drawn[1])
+        begin = 0
+        for fast in self.blocks:
+            own = []
+            for shape in itertools.islice(shapes, len(fast.block.layers)):
+                own.append(drawn[begin : begin + shape.numel()].reshape(shape))
+                begin += shape.numel()
+            yield own
+
+    def _through(self, data: Data, x: Tensor, features: Features, drawn: Tensor, analytic: bool) -> Drawn:
+        for place, (fast, weights) in enumerate(zip(self.blocks, self._weights(drawn), strict=True)):
             if place:
                 features = fast.features(x, data.gradient(x))
             shared = place == 0 or not weights
@@ -73,7 +98,7 @@ class FusedSampler:
                 moments, aleatoric = fast.moments(x, features)
                 return Drawn(moments.mean, moments.variance, aleatoric)
             aleatoric = fast.variance(features, weights[-1], shared) if last and weights else None
-            x = fast.image(x, features, weights[0] if weights else fast.block.last.weight, shared)
+            x = fast.image(x, features, weights[0] if weights else last_layout(fast.block.last.weight), shared)
         return Drawn(x, None, aleatoric)
 
 

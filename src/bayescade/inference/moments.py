@@ -57,8 +57,9 @@ class StreamingMoments:
         if self.centre is None:
             self.centre = mean[0].clone()
         away = mean - self.centre
-        doubt = away**2 + (variance.double() if variance is not None else 0)
-        terms = {"a": away, "aa": away**2, "u": doubt, "uu": doubt**2, "ua": doubt * away}
+        squares = away**2
+        doubt = squares + variance if variance is not None else squares
+        terms = {"a": away, "aa": squares, "u": doubt, "uu": doubt**2, "ua": doubt * away}
         if aleatoric is not None:
             spread = aleatoric.double().expand_as(mean)
             terms |= {"s": spread, "ss": spread**2}

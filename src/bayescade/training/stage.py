@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bayescade.bayes.gaussian import Gaussian
 from bayescade.blocks._block import ActivationDraw, Block, Draw, MeanDraw, WeightDraw
-from bayescade.blocks._fused import FusedBlock
+from bayescade.blocks._fused import FusedBlock, last_layout
 from bayescade.errors import UserError
 from bayescade.kernels._triton import is_fused
 from bayescade.metrics.psnr import psnr
@@ -136,9 +136,10 @@ def fused_images(
     """The same by the fused kernels, with features in half precision on a GPU."""
     fast = FusedBlock(block, torch.float16 if stage.image.device.type == "cuda" else stage.image.dtype)
     found = rows_like(stage.image)
+    laid_out = last_layout(weights)
     for some in batches(len(stage), max(batch, FUSED_BATCH)):
         image = stage.image[some]
-        found[some] = fast.image(image, fast.features(image, stage.gradient[some]), weights, shared=True)
+        found[some] = fast.image(image, fast.features(image, stage.gradient[some]), laid_out, shared=True)
     return found
 
 
