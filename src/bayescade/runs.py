@@ -52,6 +52,7 @@ KEYS = {
 REMEDY = "restore it, or train again in another folder"
 BLOCK_KEYS = {"file": str, "sha256": str, "seconds": float, "validation_psnr": float, "warnings": list}
 
+BLOCKS = "greedy.blocks"  # the setting that a run may have more of when it is taken up again
 WORK = "optimiser."  # in front of the names of tensors that only a training needs
 
 Tensors = dict[str, Tensor]
@@ -95,6 +96,9 @@ class Run:
         if (
             manifest is not None and manifest["blocks"]
         ):  # without a block there is nothing to go on with, and nothing to lose
+            if is_longer(manifest, identity):
+                manifest.update(settings=identity.settings, status="training")
+                manifest.pop("ended", None)
             check_same(folder, manifest, identity)
             run = cls(folder, manifest)
             if manifest["status"] == "training":
@@ -215,6 +219,18 @@ def kept(manifest: Mapping[str, Any]) -> str:
     return f"{len(manifest['blocks'])} blocks are kept; the same command goes on from there"
 
 
+def is_longer(manifest: Mapping[str, Any], identity: Identity) -> bool:
+    """Whether more blocks are asked for, and nothing else: those that are there are the first of them."""
+    there, now = flat(manifest["settings"]), flat(identity.settings)
+    return differing(there, now) == [BLOCKS] and now[BLOCKS] > there[BLOCKS]
+
+
+def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The settings that differ; how a model is sampled is not part of its training."""
+    keys = [key for key in {**new, **old} if new.get(key) != old.get(key)]
+    return [key for key in keys if not key.startswith("inference.")]
+
+
 def check_same(folder: Path, manifest: Mapping[str, Any], identity: Identity) -> None:
     """Raises when the folder holds the run of something else, and says what differs."""
     for name, value in dataclasses.asdict(identity).items():
@@ -223,9 +239,9 @@ def check_same(folder: Path, manifest: Mapping[str, Any], identity: Identity) ->
             continue
         if name == "settings" and isinstance(there, dict):
             old, new = flat(there), flat(value)
-            keys = [key for key in {**new, **old} if new.get(key) != old.get(key) and not key.startswith("inference.")]
+            keys = differing(old, new)
             if not keys:
-                continue  # how a model is sampled is not part of its training
+                continue
             came = ", ".join(f"{key} = {old.get(key)!r} (now {new.get(key)!r})" for key in keys)
         elif name == "geometry":
             came = "another geometry"

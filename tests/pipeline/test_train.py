@@ -219,7 +219,7 @@ def test_a_try_that_fails_is_followed_by_another(
     )
     answer = json.loads(said(capsys, line))
     assert answer["blocks"] == 1
-    assert tries == [3e-3, 1.5e-3]
+    assert tries == [5e-3, 1.25e-3]
     assert "needed 2 tries" in answer["warning"]
 
 
@@ -232,6 +232,24 @@ def test_blank_images_are_no_harm(geometry: str, tmp_path: Path, capsys: pytest.
     np.save(tmp_path / "empty.npy", np.zeros((10, 12, 12), dtype=np.float32))
     line = command("bdgd-plus", geometry, tmp_path / "other", "--images", str(tmp_path / "empty.npy"))
     assert "images: expected" in said(capsys, line, code=2)
+
+
+def test_a_finished_run_goes_on_with_more_blocks(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = command("bdgd-plus", geometry, tmp_path / "run", "--json")
+    said(capsys, line)
+    answer = json.loads(said(capsys, [*line, "--set", "greedy.blocks=3"]))
+    said(capsys, [*command("bdgd-plus", geometry, tmp_path / "whole"), "--set", "greedy.blocks=3"])
+    assert answer["blocks"] == 3
+    longer, whole = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("run", "whole"))
+    assert longer["settings"] == whole["settings"]
+    assert [block["sha256"] for block in longer["blocks"]] == [block["sha256"] for block in whole["blocks"]]
+    assert longer["status"] == "done"
+    assert "3 blocks" in (tmp_path / "run" / "card.md").read_text()
+    assert "greedy.blocks = 3 (now 2)" in said(capsys, line, code=2)
+    both = said(capsys, [*line, "--set", "greedy.blocks=4", "--set", "fit.batch=2"], code=2)
+    assert "fit.batch = 4 (now 2)" in both
 
 
 def test_a_run_goes_on_with_the_same_images_only(

@@ -11,6 +11,7 @@ from bayescade.errors import Failure, UserError
 from bayescade.networks.primal_dual import PrimalDual
 from bayescade.networks.unet import UNet
 from bayescade.projectors import ray_transform
+from bayescade.training import losses
 from bayescade.training.end_to_end import EndToEndSettings, Examples, optimiser_tensors, train_network
 from tests.geometries import small_parallel
 
@@ -92,8 +93,10 @@ def test_a_loss_that_is_not_a_number_stops() -> None:
     bad = examples()
     assert isinstance(bad.truth, Tensor)
     bad.truth[0] = math.nan
+    lines: list[dict[str, Any]] = []
     with pytest.raises(Failure, match="epoch 1: the loss is nan"):
-        train_network(network(), bad, examples(2), EndToEndSettings(epochs=1, batch=4), seed=0)
+        train_network(network(), bad, examples(2), EndToEndSettings(epochs=1, batch=4), seed=0, report=lines.append)
+    assert lines[-1]["failed"] == "epoch 1: the loss is nan"
 
 
 def test_the_step_is_adams_with_a_clipped_gradient() -> None:
@@ -103,7 +106,7 @@ def test_the_step_is_adams_with_a_clipped_gradient() -> None:
     optimiser = torch.optim.Adam(theirs.parameters(), lr=1e-3)
     assert isinstance(data.first, Tensor)
     assert isinstance(data.sinogram, Tensor)
-    ((theirs(data.first, data.sinogram) - data.truth) ** 2).mean().backward()
+    losses.image_error(theirs(data.first, data.sinogram), torch.as_tensor(data.truth), balance=1.0).backward()
     torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1e-3)
     optimiser.step()
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -116,7 +119,8 @@ def test_the_step_is_adams_with_a_clipped_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"epochs": 0}, {"clip": 0.0}, {"warm_up": 1.0}, {"precision": "half"}, {"weight_decay": -1.0}]
+    "wrong",
+    [{"epochs": 0}, {"clip": -1.0}, {"warm_up": 1.0}, {"precision": "half"}, {"weight_decay": -1.0}, {"balance": -1.0}],
 )
 def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="setting"):

@@ -14,7 +14,7 @@ from bayescade.networks.cascade import Data
 from bayescade.projectors import ray_transform
 from bayescade.training import losses
 from bayescade.training.fit import FitSettings, adam, fit
-from bayescade.training.optimiser import schedule
+from bayescade.training.optimiser import clipped, schedule
 from bayescade.training.stage import Stage, advance
 from tests.geometries import small_parallel
 
@@ -36,6 +36,19 @@ def test_rates_rise_and_fall() -> None:
     assert max(rates) == rates[10] == pytest.approx(1.0)
     assert rates[-1] == pytest.approx(0.1, rel=0.01)
     assert all(a > b for a, b in pairwise(rates[10:]))
+
+
+@pytest.mark.parametrize("most", [0.0, 0.5, 1e6])
+def test_gradients_have_a_limit(most: float) -> None:
+    parameters = [torch.nn.Parameter(torch.rand(shape)) for shape in ((3, 2), (4,))]
+    for parameter in parameters:
+        parameter.grad = torch.rand_like(parameter)
+    gradients = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
+    clipped(gradients, most)
+    torch.nn.utils.clip_grad_norm_(parameters, most or math.inf)
+    for ours, parameter in zip(gradients, parameters, strict=True):
+        assert parameter.grad is not None
+        assert torch.allclose(ours, parameter.grad)
 
 
 def test_weight_decay_is_for_weights_that_are_not_random() -> None:

@@ -1,6 +1,4 @@
-"""Greedy training: the refit against the likelihood's own curvature, warm starts, redraws, scales."""
-
-import math
+"""Greedy training: the refit against the likelihood's own curvature, redraws, new tries, resumed runs."""
 
 import pytest
 import torch
@@ -12,10 +10,11 @@ from bayescade.networks.cascade import Data
 from bayescade.projectors import ray_transform
 from bayescade.training import greedy
 from bayescade.training.fit import FitSettings
-from bayescade.training.greedy import GreedySettings, rescale, train_cascade, warm_up
+from bayescade.training.greedy import GreedySettings, train_cascade
 from bayescade.training.losses import nll
 from bayescade.training.posterior import refit
 from bayescade.training.stage import Stage, advance
+from bayescade.training.start import rescale
 from tests.geometries import small_parallel
 
 SIZE = 6
@@ -35,7 +34,7 @@ def make(generator: torch.Generator) -> Block:
 def test_the_refit_is_the_curvature_of_the_likelihood() -> None:
     """1 / variance - 1 of a weight is the second derivative of the NLL: expected over the truth for the variance's layer."""
     stage, block = stage_of(), make(torch.Generator().manual_seed(1))
-    rescale(block, stage, GreedySettings())
+    rescale(block, stage, 0.3, 20.0)
     assert float(block.output_scale) != 1
     prediction = block(stage.image, stage.gradient, MeanDraw())
     assert prediction.variance is not None
@@ -67,7 +66,7 @@ def test_the_refit_is_the_curvature_of_the_likelihood() -> None:
 
 def test_the_full_refit_lowers_the_negative_log_likelihood() -> None:
     stage, block = stage_of(), make(torch.Generator().manual_seed(1))
-    rescale(block, stage, GreedySettings())
+    rescale(block, stage, 0.3, 20.0)
     before = float(nll(block(stage.image, stage.gradient, MeanDraw()), stage.truth).sum().detach())
     refit(block, stage, temperature=1.0, move=True)
     assert float(nll(block(stage.image, stage.gradient, MeanDraw()), stage.truth).sum().detach()) < before
@@ -81,28 +80,6 @@ def test_one_variance_becomes_the_mean_squared_error_behind_the_block() -> None:
     assert prediction.variance is not None
     mse = float(((prediction.mean - stage.truth) ** 2).mean().detach())
     assert float(prediction.variance) == pytest.approx(mse, rel=1e-6)
-
-
-def test_a_warm_start_takes_the_weights_but_not_the_spread() -> None:
-    previous, block = make(torch.Generator().manual_seed(1)), make(torch.Generator().manual_seed(2))
-    for layer in previous.layers:
-        assert isinstance(layer, MeanFieldConv)
-        torch.nn.init.zeros_(layer.log_std)  # the prior's, as for features that never occur
-    warm_up(block, previous)
-    assert torch.equal(block.last.weight, previous.last.weight)
-    for layer in block.layers:
-        assert isinstance(layer, MeanFieldConv)
-        assert float(layer.log_std.max()) < -8
-
-
-def test_scales_follow_the_images() -> None:
-    stage, block = stage_of(), make(torch.Generator().manual_seed(1))
-    rescale(block, stage, GreedySettings(gradient_level=0.3, output_level=20.0))
-    assert float((stage.gradient * block.gradient_scale).std()) == pytest.approx(0.3)
-    assert float(block.output_scale) == pytest.approx(20 * math.sqrt(stage.mse()))
-    untouched = make(torch.Generator().manual_seed(1))
-    rescale(untouched, stage, GreedySettings(gradient_level=0.0, output_level=0.0))
-    assert float(untouched.output_scale) == float(untouched.gradient_scale) == 1
 
 
 @pytest.mark.parametrize(("redraw", "draws"), [(0, 1), (1, 4), (2, 2)])
@@ -138,3 +115,21 @@ def test_stages_do_not_change() -> None:
     advance(make(torch.Generator()), stage, "weights", seed=0, batch=2)
     for kept, now in zip(before, (stage.image, stage.gradient, stage.truth), strict=True):
         assert torch.equal(kept, now)
+
+
+def test_new_tries_start_warm_and_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[int, bool, float]] = []
+    original = greedy.attempt_block
+
+    def spied(make, warm, stages, validation, settings, fitting, place, *rest):  # type: ignore[no-untyped-def]
+        tried.append((place, warm is not None, fitting.learning_rate))
+        return original(make, warm, stages, validation, settings, fitting, place, *rest)
+
+    monkeypatch.setattr(greedy, "attempt_block", spied)
+    settings = GreedySettings(blocks=3, restarts=2, least_gain=100.0, warm_rate=0.5, refit="none")
+    fitting = FitSettings(epochs=1, batch=2, learning_rate=8e-3)
+    assert train_cascade(make, stage_of(), stage_of(2), settings, fitting, seed=0) == []
+    done = [make(torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    tried.clear()
+    train_cascade(make, stage_of(), stage_of(2), settings, fitting, seed=0, done=done)
+    assert tried == [(2, True, 2e-3), (2, True, 5e-4), (2, True, 1.25e-4)]

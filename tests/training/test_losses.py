@@ -67,6 +67,30 @@ def test_the_variance_learns_by_its_likelihood_side_by_side() -> None:
     assert torch.allclose(slope, expected)
 
 
+def test_a_full_balance_is_the_slope_of_the_mean_psnr() -> None:
+    """PSNR is -10 log10 of an image's mean squared error: with balance 1 every image counts alike, whatever its error."""
+    mean, variance, truth = pixels()
+    mean = truth + (mean - truth) * torch.linspace(0.5, 2, 8, dtype=torch.float64)[:, None, None, None]
+    ours = mean.clone().requires_grad_()
+    losses.side_by_side(images=8, balance=1.0)(Gaussian(ours, variance), truth, ZERO).backward()
+    theirs = mean.clone().requires_grad_()
+    (((theirs - truth) ** 2).mean((1, 2, 3)).log().mean() / 2).backward()
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    # An error is counted as a little larger than it is, so that a perfect image does not outweigh all others.
+    assert torch.allclose(ours.grad, theirs.grad, rtol=20 * losses.LEAST_SHARE, atol=0)
+
+
+def test_a_perfect_image_does_not_outweigh_the_others() -> None:
+    mean, variance, truth = pixels()
+    mean[0] = truth[0]
+    mean.requires_grad_()
+    losses.side_by_side(images=8, balance=1.0)(Gaussian(mean, variance), truth, ZERO).backward()
+    assert mean.grad is not None
+    assert bool(torch.isfinite(mean.grad).all())
+    assert not mean.grad[0].any()
+
+
 def test_beta_zero_is_the_likelihood() -> None:
     mean, variance, truth = pixels()
     kl = torch.tensor(7.0, dtype=torch.float64)

@@ -133,6 +133,10 @@ class Variance(nn.Module, ABC):
         """Makes it give about this variance everywhere."""
 
     @abstractmethod
+    def forget(self, features: Tensor) -> None:
+        """Takes away the weight of some of the common features, (c,) booleans, where it sees them."""
+
+    @abstractmethod
     def information(
         self,
         inputs: Tensor,  # (batch, 2, height, width)

@@ -66,6 +66,12 @@ class VarianceNet(Variance):
     def start(self, variance: float) -> None:
         nn.init.constant_(self.last.bias, math.log(math.expm1(math.sqrt(variance) / float(self.scale))))
 
+    def forget(self, features: Tensor) -> None:
+        first = self.body[0]
+        assert isinstance(first, nn.Conv2d)
+        if self.sees_features:
+            first.weight.data[:, 2:][:, features] = 0
+
     def information(self, inputs: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """(d log v / dz)^2 / 2: that of a Gaussian's log variance, through z."""
         features = self.features(inputs, h)

@@ -46,5 +46,8 @@ class OneVariance(Variance):
     def start(self, variance: float) -> None:
         nn.init.constant_(self.log_std, math.log(variance) / 2)
 
+    def forget(self, features: Tensor) -> None:
+        pass
+
     def information(self, inputs: Tensor, h: Tensor) -> None:
         return None

@@ -75,16 +75,18 @@ _PAPER = Settings(
     block=BlockSettings(),
     greedy=GreedySettings(
         loss="elbo",
+        balance=0.0,
         redraw=0,
         refit="none",
         sampling="activations",
         warm_start=False,
+        revive=0.0,
         gradient_level=0.0,
         output_level=0.0,
         restarts=0,
     ),
     fit=FitSettings(
-        epochs=150, batch=128, learning_rate=1e-3, final_learning_rate=1e-4, warm_up=0.0, weight_decay=1e-3
+        epochs=150, batch=128, learning_rate=1e-3, final_learning_rate=1e-4, warm_up=0.0, weight_decay=1e-3, clip=0.0
     ),
     data=DataSettings(paper_set=True),
     inference=InferenceSettings(draws="activations", analytic=False),
@@ -102,12 +104,18 @@ PRESETS: dict[str, Settings] = {
 
 
 def preset(name: str, geometry: Geometry) -> Settings:
-    """The settings of that name, with the number of blocks that goes with the geometry."""
+    """The settings of that name, with the width and the number of blocks that go with the geometry."""
     if name not in PRESETS:
         raise UserError(shelf.unknown("preset", name, list(PRESETS)))
     settings = PRESETS[name]
-    number = recommended_blocks(geometry) if name == "recommended" else paper_blocks(geometry)
-    return dataclasses.replace(settings, greedy=dataclasses.replace(settings.greedy, blocks=number))
+    channels, number = settings.block.channels, paper_blocks(geometry)
+    if name == "recommended":
+        channels, number = recommended_size(geometry)
+    return dataclasses.replace(
+        settings,
+        block=dataclasses.replace(settings.block, channels=channels),
+        greedy=dataclasses.replace(settings.greedy, blocks=number),
+    )
 
 
 def paper_blocks(geometry: Geometry) -> int:
@@ -117,9 +125,13 @@ def paper_blocks(geometry: Geometry) -> int:
     return 20 if covered(geometry) > 135 else 30
 
 
-def recommended_blocks(geometry: Geometry) -> int:
-    """More blocks where more is missing."""
-    return 16 if covered(geometry) > 175 else 20
+def recommended_size(geometry: Geometry) -> tuple[int, int]:
+    """Channels and blocks: wider blocks for very few views, more of them where more is missing."""
+    if covered(geometry) <= 175:
+        return 16, 18
+    if geometry.views < 24:
+        return 32, 12
+    return 16, 16 if geometry.views < 48 else 12
 
 
 def covered(geometry: Geometry) -> float:

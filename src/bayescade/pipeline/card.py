@@ -75,7 +75,7 @@ def what_of(manifest: Mapping[str, Any]) -> str:
             f"loss {settings['greedy']['loss']}, {epochs} epochs a block"
         )
     shape = ", ".join(f"{name} {value}" for name, value in settings["network"].items())
-    return f"- **Network**: {shape}; least squares end to end, {epochs} epochs"
+    return f"- **Network**: {shape}; trained end to end, {epochs} epochs"
 
 
 def precision_of(manifest: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""End-to-end training of one network by least squares, in rounds: what is kept behind each is all that is needed to go on.
+"""End-to-end training of one network, in rounds: what is kept behind each is all that is needed to go on.
 
 The order of the images and the learning rate depend on the settings, the seed and the round only.
 """
@@ -13,18 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from bayescade.blocks._block import channels_last
-from bayescade.errors import Failure
+from bayescade.errors import Failure, UserError
 from bayescade.progress import progress
 from bayescade.rows import Rows, copy_rows
 from bayescade.runs import WORK
 from bayescade.seeds import derived_seed
 from bayescade.training.captured import Captured
 from bayescade.training.distributed import ALONE, Team
+from bayescade.training.losses import image_error
 from bayescade.training.optimiser import (
     RateSettings,
     adam_of,
-    check_positive,
     check_whole,
+    clipped,
     libraries,
     precision_on,
     schedule,
@@ -46,13 +47,15 @@ class EndToEndSettings(RateSettings):
     epochs: int = 40
     batch: int = 16
     learning_rate: float = 1e-3
-    clip: float = 1.0  # the most that the norm of a gradient may be
+    clip: float = 1.0
+    balance: float = 1.0  # 0 = least squares, 1 = images count alike however large their errors are
     rounds: int = 10  # parts of the training, behind each of which everything is kept
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole(self, "rounds")
-        check_positive(self, "clip")
+        if not 0 <= self.balance <= 1:
+            raise UserError(f"setting balance: expected a number from 0 to 1, got {self.balance}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +114,9 @@ def train_network(
                     total += step.run(rates[epoch * per_epoch + place])
                 mean = float(team.mean(total)) / per_epoch
                 if not math.isfinite(mean):
-                    raise Failure(f"epoch {epoch + 1}: the loss is {mean}; what was kept before is in the folder")
+                    said = f"epoch {epoch + 1}: the loss is {mean}"
+                    report({"block": number + 1, "epoch": epoch + 1, "failed": said})
+                    raise Failure(f"{said}; what was kept before is in the folder")
                 score = validation_psnr(network, validation, batch)
                 line = {"block": number + 1, "epoch": epoch + 1, "loss": mean, "validation_psnr": score}
                 report({**line, "learning_rate": rates[(epoch + 1) * per_epoch - 1]})
@@ -136,7 +141,7 @@ class NetworkStep:
     ):
         self.network = network
         self.optimiser = optimiser
-        self.clip = settings.clip
+        self.clip, self.balance = settings.clip, settings.balance
         device = examples.truth.device
         self.mixed = precision_on(device, settings.precision) == "bf16"
         self.team, self.part = team, team.part(batch)
@@ -163,15 +168,13 @@ class NetworkStep:
         self.optimiser.zero_grad(set_to_none=True)
         with torch.autocast(self.truth.device.type, torch.bfloat16, enabled=self.mixed, cache_enabled=False):
             image = self.network(self.first, self.sinogram)
-        error = ((image.to(self.truth.dtype) - self.truth) ** 2).mean()
-        error.backward()
+        image = image.to(self.truth.dtype)
+        image_error(image, self.truth, self.balance, self.team).backward()
         gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
         self.team.average(gradients)
-        torch.nn.utils.clip_grads_with_norm_(
-            self.network.parameters(), self.clip, torch.nn.utils.get_total_norm(gradients)
-        )
+        clipped(gradients, self.clip)
         self.optimiser.step()
-        return error.detach()
+        return ((image.detach() - self.truth) ** 2).mean()
 
 
 @torch.no_grad()

@@ -23,6 +23,7 @@ from bayescade.training.optimiser import (
     RateSettings,
     adam_of,
     check_positive,
+    clipped,
     libraries,
     precision_on,
     schedule,
@@ -35,9 +36,10 @@ from bayescade.training.stage import Stage
 class FitSettings(RateSettings):
     """How one block is trained; weight decay is for the weights that are not random."""
 
-    epochs: int = 12
-    batch: int = 32
-    learning_rate: float = 3e-3
+    epochs: int = 10
+    batch: int = 16
+    learning_rate: float = 5e-3
+    clip: float = 5.0
     posterior_rate: float = 1.0  # learning rate of the posterior's log standard deviations, over that of the rest
     kernels: str = "auto"  # fused: Triton kernels; plain; auto = fused on a GPU
 
@@ -127,6 +129,7 @@ class Step:
         self.mixed = precision == "bf16"
         self.features = torch.bfloat16 if self.mixed else stage.image.dtype
         self.fused = is_fused(settings.kernels, stage.image.device)
+        self.clip = settings.clip
         self.team, self.part = team, team.part(batch)
         device, pixels = stage.image.device, stage.image.shape[1:]
 
@@ -165,6 +168,8 @@ class Step:
         self.optimiser.zero_grad(set_to_none=True)
         value = self.loss(self._predict(), self.truth, self.block.kl())
         value.backward()
-        self.team.average([parameter.grad for parameter in self.block.parameters() if parameter.grad is not None])
+        gradients = [parameter.grad for parameter in self.block.parameters() if parameter.grad is not None]
+        self.team.average(gradients)
+        clipped(gradients, self.clip)
         self.optimiser.step()
         return value.detach()

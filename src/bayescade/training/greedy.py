@@ -21,11 +21,13 @@ from bayescade.training.distributed import ALONE, Team
 from bayescade.training.fit import FitSettings, fit
 from bayescade.training.posterior import refit, spread_of
 from bayescade.training.stage import SAMPLINGS, Stage, advance, images_behind, predictions
+from bayescade.training.start import rescale, revive, warm_up
 
 Make = Callable[[torch.Generator], Block]
 
 REFITS = ("none", "spread", "full")
 MEAN_SHARE = 2 / 3  # of the epochs, in mean-first
+SLOWER = 4  # learning rate of a try over that of the next
 STILL = 0.1  # a posterior whose log standard deviations move less than this has not learned
 FAR_OFF = 4.0  # factor between mean variance and mean squared error at which the variance is not to be believed
 COLLAPSED = 0.5  # share of pixels at the variance floor at which the variance says nothing
@@ -38,17 +40,22 @@ class GreedySettings:
     blocks: int = 10  # K
     loss: str = "side-by-side"  # elbo (the paper), elbo-as-released, beta-nll, side-by-side, mean-first
     beta: float = 1.0  # of beta-nll
+    balance: float = 1.0  # of side-by-side: 0 = least squares, 1 = images count alike however large their errors are
     temperature: float = 1.0  # weight of the KL; the posterior counts every pixel as 1 / temperature observations
     # The posterior in closed form after training: none, spread (standard deviations), full (the mean of the image's layer too).
     refit: str = "spread"
     sampling: str = "weights"  # noise of the images that go on to the next block: mean, activations, weights
     redraw: int = 3  # epochs between new draws of the noise of the block before; 0 = one draw for all epochs
     warm_start: bool = True  # a block starts from the weights of the one before
+    warm_rate: float = 1.0  # the learning rate of such a block, over that of the block before
+    revive: float = (
+        0.005  # part of the pixels in which a feature is there, below which it starts afresh in such a block
+    )
     gradient_level: float = 0.3  # standard deviation of the gradient input over the training set; 0 = as it comes
     # Scale of a block's output over the root mean square error of the images that come in, which then also is the scale of its
     # standard deviations; 0 = no scales.
     output_level: float = 20.0
-    restarts: int = 2  # new tries for a block that gains nothing on the validation images
+    restarts: int = 1  # new tries, at a lower rate, for a block that gains nothing on the validation images
     least_gain: float = 0.05  # dB on the validation images, below which a block is dead
 
     def __post_init__(self) -> None:
@@ -59,11 +66,12 @@ class GreedySettings:
             raise UserError(f"setting refit: expected {', '.join(REFITS)}, got '{self.refit}'")
         if self.sampling not in SAMPLINGS:
             raise UserError(f"setting sampling: expected {', '.join(SAMPLINGS)}, got '{self.sampling}'")
-        for name in ("beta", "gradient_level", "output_level", "redraw", "restarts"):
+        for name in ("beta", "balance", "gradient_level", "output_level", "redraw", "restarts", "revive"):
             if not 0 <= getattr(self, name) < 1e6:
                 raise UserError(f"setting {name}: expected a number of at least 0, got {getattr(self, name)}")
-        if not 0 < self.temperature < float("inf"):
-            raise UserError(f"setting temperature: expected a positive number, got {self.temperature}")
+        for name in ("temperature", "warm_rate"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise UserError(f"setting {name}: expected a positive number, got {getattr(self, name)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,11 +179,11 @@ def train_block(
     tries: list[Trained] = []
     failures: list[str] = []
     for attempt in range(settings.restarts + 1):
-        rate = fitting.learning_rate / 2**attempt
+        warm = previous if settings.warm_start else None
+        rate = fitting.learning_rate * (settings.warm_rate**place if warm is not None else 1.0) / SLOWER**attempt
         fitted = dataclasses.replace(
             fitting, learning_rate=rate, final_learning_rate=min(fitting.final_learning_rate, rate)
         )
-        warm = previous if settings.warm_start and attempt == 0 else None
         try:
             trained = attempt_block(
                 make, warm, stages, validation, settings, fitted, place, attempt, seed, report, advance_total, team
@@ -228,9 +236,12 @@ def attempt_block(
     stage = stages(0)
     device = stage.image.device
     block = make(torch.Generator().manual_seed(derived_seed(seed, "weights", place, attempt))).to(device)
+    fresh = {name: value.clone() for name, value in block.state_dict().items()}
     if warm is not None:
         warm_up(block, warm)
-    rescale(block, stage, settings)
+    rescale(block, stage, settings.gradient_level, settings.output_level)
+    if warm is not None and settings.revive:
+        revive(block, fresh, stage, settings.revive)
     if warm is None and settings.warm_start and block.variance is not None:
         block.variance.start(stage.mse())
     start_spread = spread_of(block)
@@ -272,7 +283,7 @@ def phases(
     if settings.loss == "elbo-as-released":
         return [(losses.elbo_as_released(images, temperature, team), fitting, None)]
     if settings.loss == "side-by-side":
-        return [(losses.side_by_side(images, temperature, team), fitting, None)]
+        return [(losses.side_by_side(images, temperature, settings.balance, team), fitting, None)]
     if settings.loss == "beta-nll" or block.variance is None:
         return [(losses.beta_nll(images, settings.beta, temperature, team), fitting, None)]
     first = max(1, round(MEAN_SHARE * fitting.epochs))
@@ -285,28 +296,6 @@ def phases(
             list(block.variance.parameters()),
         ),
     ]
-
-
-def warm_up(block: Block, previous: Block) -> None:
-    """Starts the block from the weights of the one before; the spread of its random weights starts afresh.
-
-    A refitted spread is that of the prior where a feature never occurred: too wide a start for one that comes to life.
-    """
-    afresh = {name: value for name, value in block.state_dict().items() if name.endswith("last.log_std")}
-    block.load_state_dict({**previous.state_dict(), **afresh})
-
-
-def rescale(block: Block, stage: Stage, settings: GreedySettings) -> None:
-    """Sets the scales of the gradient, the output and the standard deviations to the images that come in."""
-    level, size = stage.mse() ** 0.5, stage.gradient_std()
-    if not (level > 0 and size > 0):
-        raise UserError("training images: expected images that FBP does not give back exactly; are they all empty?")
-    if settings.gradient_level:
-        block.gradient_scale.fill_(settings.gradient_level / size)
-    if settings.output_level:
-        block.output_scale.fill_(settings.output_level * level)
-        if block.variance is not None:
-            block.variance.rescale(level)
 
 
 def validation_psnr(block: Block, validation: Stage, fitting: FitSettings) -> float:

@@ -16,6 +16,7 @@ from bayescade.training.distributed import ALONE, Team
 
 Loss = Callable[[Gaussian, Tensor, Tensor], Tensor]  # (prediction, truth, KL) -> a number
 
+LEAST_SHARE = 1e-3  # of the mean squared error of a batch: what is below it counts as that, in a balance of images
 LEAST = 1e-20  # mean squared error, below which there is nothing left to learn
 LOSSES = ("elbo", "elbo-as-released", "beta-nll", "side-by-side", "mean-first")
 
@@ -75,21 +76,33 @@ def beta_nll(images: int, beta: float = 1.0, temperature: float = 1.0, team: Tea
     return loss
 
 
-def side_by_side(images: int, temperature: float = 1.0, team: Team = ALONE) -> Loss:
+def side_by_side(images: int, temperature: float = 1.0, balance: float = 0.0, team: Team = ALONE) -> Loss:
     """The image by least squares, the variance by the likelihood of what is left: two losses of parameters that do not meet.
 
-    Half the squared error over its mean, plus the NLL of the image as it is, plus the KL per pixel. The image learns as by
-    beta-NLL with beta = 1; the variance pays the full price for being too small.
+    The image error below, plus the NLL of the image as it is, plus the KL per pixel. The image learns as by beta-NLL with
+    beta = 1; the variance pays the full price for being too small.
     """
 
     def loss(prediction: Gaussian, truth: Tensor, kl: Tensor) -> Tensor:
-        squares = (truth - prediction.mean) ** 2
-        image = squares.mean() / (2 * team.mean(squares.detach().mean()).clamp_min(LEAST))
+        image = image_error(prediction.mean, truth, balance, team)
         if prediction.variance is None:
             return image
         return image + variance_nll(images, temperature)(prediction, truth, kl)
 
     return loss
+
+
+def image_error(image: Tensor, truth: Tensor, balance: float, team: Team = ALONE) -> Tensor:
+    """Half the squared error over its mean: a number that says nothing, with a slope that does not depend on scale.
+
+    With `balance` the error of an image counts by that power less the larger it is: 0 is least squares, where one image that
+    goes wrong outweighs a hundred that do not; with 1 the loss falls as the mean PSNR rises.
+    """
+    squares = ((truth - image) ** 2).flatten(1).mean(1)
+    if balance:
+        known = squares.detach()
+        squares = squares * (known + LEAST_SHARE * team.mean(known.mean()) + LEAST) ** -balance
+    return squares.mean() / (2 * team.mean(squares.detach().mean()).clamp_min(LEAST))
 
 
 def squared_error(prediction: Gaussian, truth: Tensor, kl: Tensor) -> Tensor:

@@ -25,12 +25,13 @@ class RateSettings:
     final_learning_rate: float = 1e-5  # at the end of the cosine
     warm_up: float = 0.05  # part of the steps in which the rate rises
     weight_decay: float = 0.0
+    clip: float = 0.0  # the most that the norm of a gradient may be; 0 = no limit
     precision: str = "auto"  # bf16 (mixed), tf32 or float32; auto is bf16 on a GPU and float32 elsewhere
 
     def __post_init__(self) -> None:
         check_whole(self, "epochs", "batch")
         check_positive(self, "learning_rate")
-        for name in ("final_learning_rate", "weight_decay"):
+        for name in ("final_learning_rate", "weight_decay", "clip"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"setting {name}: expected a number of at least 0, got {getattr(self, name)}")
         if not 0 <= self.warm_up < 1:
@@ -71,6 +72,13 @@ def adam_of(groups: list[dict[str, Any]], rate: float) -> torch.optim.Adam:
     for group in groups:
         group["lr"] = torch.tensor(rate, device=device)
     return torch.optim.Adam(groups, fused=True, capturable=True)
+
+
+def clipped(gradients: list[Tensor], most: float) -> None:
+    """Makes gradients shorter, in place, where their norm is above the most; 0 = no limit."""
+    if most:
+        factor = (most / torch.nn.utils.get_total_norm(gradients).clamp_min(1e-30)).clamp_max(1.0)
+        torch._foreach_mul_(gradients, factor)
 
 
 def set_rate(optimiser: torch.optim.Adam, rate: float) -> None:
