@@ -326,7 +326,7 @@ def benchmark_paper(
     )
     _warn(answer["rows"])
     lines = _table(answer["rows"], published())
-    lines += [f"wrote {out}/table.md and {out}/table.json"] if out else []
+    lines += [f"wrote {path}" for path in (f"{out}/table.md", f"{out}/table.json", *answer["figures"])] if out else []
     _answer(answer, lines, json_output)
 
 

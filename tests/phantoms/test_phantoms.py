@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bayescade import phantoms, shelf
-from bayescade.phantoms import ellipses, random_shepp_logan, shepp_logan
+from bayescade.phantoms import ellipses, random_shepp_logan, shepp_logan, text
 from bayescade.phantoms._raster import raster
 
 
@@ -77,3 +77,35 @@ def test_random_heads_look_like_the_head() -> None:
 def test_images_on_the_gpu_are_those_of_the_cpu() -> None:
     cpu, gpu = ellipses.generate(50, seed=2), ellipses.generate(50, seed=2, device="cuda").cpu()
     assert (cpu != gpu).float().mean() < 1e-4, "only points on a boundary may differ"
+
+
+def test_a_word_across_the_ellipses_and_their_clean_twin() -> None:
+    images, clean = text.generate(2, seed=3, first=4), ellipses.generate(2, seed=3, first=4)
+    mask = text.letters((128, 128))
+    assert torch.equal(images[..., mask], torch.ones_like(images[..., mask]))
+    assert torch.equal(images[..., ~mask], clean[..., ~mask])
+    assert 0.01 < float(mask.float().mean()) < 0.05
+    along, across = mask.any(1).nonzero(), mask.any(0).nonzero()
+    assert len(along) > 3 * len(across)  # it is read along x
+    assert abs(float(along[0] + along[-1]) - 127) <= 2
+    assert abs(float(across[0] + across[-1]) - 127) <= 2
+
+
+def test_letters_have_holes() -> None:
+    """Of "Uncertain?" e and a have one each: places without ink from which no way leads out."""
+    mask = text.letters((512, 512)).numpy()
+    outside = np.zeros_like(mask)
+    outside[0, 0] = True
+    while True:
+        grown = outside.copy()
+        grown[1:] |= outside[:-1]
+        grown[:-1] |= outside[1:]
+        grown[:, 1:] |= outside[:, :-1]
+        grown[:, :-1] |= outside[:, 1:]
+        grown &= ~mask
+        if (grown == outside).all():
+            break
+        outside = grown
+    holes = ~mask & ~outside
+    where = np.flatnonzero(holes.any(1))
+    assert 1 + int((np.diff(where) > 1).sum()) == 2

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bayescade import __version__, methods, shelf
-from bayescade.data.simulate import Noise, Scans, add_noise
+from bayescade.data.simulate import Scans, add_noise
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
 from bayescade.files import check_folder, make_folder, read_text, write_json, write_text
@@ -20,15 +20,14 @@ from bayescade.phantoms import ellipses, shepp_logan
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.pipeline.evaluate import score, score_row
 from bayescade.pipeline.models import difference, load_model, model_folder, model_scan, shipped_folder
-from bayescade.pipeline.paper_table import published
+from bayescade.pipeline.paper_figures import paper_figures
+from bayescade.pipeline.paper_table import NOISE, markdown
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scores import bootstrap_interval, mean
 from bayescade.progress import Advance, progress
 from bayescade.projectors import ray_transform
 from bayescade.runs import read_manifest
 from bayescade.seeds import check_seed
-
-NOISE = Noise(relative=0.01)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +65,7 @@ def benchmark_paper(
     out: str | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Rows of the table; with `out` also table.md and table.json there, and cells that are done are not done again."""
+    """Rows of the table; with `out` also table.md, table.json and figures there, and what is done is not done again."""
     if not 1 <= draws <= 1000:
         raise UserError(f"--draws: expected a whole number from 1 to 1000, got {draws}")
     check_samples(samples)
@@ -99,8 +98,12 @@ def benchmark_paper(
             rows.append(median_row([cell(one, truth, folder, place, advance) for one in each]))
     answer = {"rows": rows, "seed": seed, "draws": draws, "noise": NOISE.relative, "data_range": 1.0}
     if out is not None:
-        write_json(Path(out) / "table.json", answer)
         write_text(Path(out) / "table.md", markdown(rows))
+        write_json(Path(out) / "table.json", answer)
+        learned = {(key.method, key.case): (model_of(key.method, key.case), key.weights) for key in keys}
+        drawn = {cell: (model, weights) for cell, (model, weights) in learned.items() if model and weights}
+        answer["figures"] = paper_figures(drawn, Path(out), samples=samples, seed=seed, device=place)
+        write_json(Path(out) / "table.json", answer)
     return answer
 
 
@@ -202,33 +205,3 @@ def stored_cell(path: Path, key: CellKey) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise UserError(f"{path}: damaged; delete it and run the same command again")
-
-
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The table with the paper's numbers beside ours; intervals are over test images."""
-    paper = published()
-    lines = [
-        "| method | case | ellipses (dB) | 95 % interval | paper | Shepp-Logan (dB) | paper | parameters | training |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        theirs = paper.get(row["method"], {}).get(row["case"])
-        beside = [f"{value:.2f}" for value in theirs] if theirs else ["", ""]
-        interval = row["psnr_interval"]
-        cells = [
-            row["method"],
-            row["case"],
-            _decibels(row["psnr"]),
-            f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "",
-            beside[0],
-            _decibels(row["psnr_shepp_logan"]),
-            beside[1],
-            f"{row['parameters']:,}".replace(",", " ") if row["parameters"] else "",
-            f"{row['training_seconds']:.0f} s" if row["training_seconds"] else "",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _decibels(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"

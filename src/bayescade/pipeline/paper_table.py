@@ -1,10 +1,15 @@
-"""Table 1 of Barbano et al., "Quantifying Sources of Uncertainty in Deep Learning-Based Image Reconstruction" (2020).
+"""Table 1 of Barbano et al., "Quantifying Sources of Uncertainty in Deep Learning-Based Image Reconstruction" (2020), and ours.
 
-PSNR in dB: the mean over 100 ellipse images, and that of the Shepp-Logan phantom.
+PSNR in dB: the mean over 100 ellipse images, and that of the Shepp-Logan phantom, from scans with 1 % of noise.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bayescade.data.simulate import Noise
 from bayescade.physics.cases import PAPER_CASES
 
+NOISE = Noise(relative=0.01)
 Cell = tuple[float, float]
 
 _ROWS = {
@@ -25,3 +30,61 @@ def published() -> dict[str, dict[str, Cell]]:
         pairs = [cell.split("/") for cell in text.split()]
         table[method] = {case: (float(a), float(b)) for case, (a, b) in zip(PAPER_CASES, pairs, strict=True)}
     return table
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table with the paper's numbers beside ours, then all that is known of every cell."""
+    return f"{wide(rows)}\n{long(rows)}"
+
+
+def wide(rows: Sequence[Mapping[str, Any]]) -> str:
+    """As in the paper: a line for each method, a column for each scan, "ellipses/Shepp-Logan"; the paper's line above ours."""
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    lines = ["| | " + " | ".join(cases) + " |", "|---|" + "---|" * len(cases)]
+    for method in dict.fromkeys(row["method"] for row in rows):
+        theirs = [published().get(method, {}).get(case) for case in cases]
+        own = {row["case"]: row for row in rows if row["method"] == method}
+        ours = [
+            (own[case]["psnr"], own[case]["psnr_shepp_logan"])
+            if case in own and own[case]["psnr"] is not None
+            else None
+            for case in cases
+        ]
+        if any(theirs):
+            lines.append(f"| paper, {method} | " + " | ".join(_pair(cell) for cell in theirs) + " |")
+        lines.append(f"| ours, {method} | " + " | ".join(_pair(cell) for cell in ours) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _pair(cell: Cell | None) -> str:
+    return f"{cell[0]:.2f}/{cell[1]:.2f}" if cell is not None else ""
+
+
+def long(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each cell; intervals are over test images."""
+    paper = published()
+    lines = [
+        "| method | case | ellipses (dB) | 95 % interval | paper | Shepp-Logan (dB) | paper | parameters | training |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        theirs = paper.get(row["method"], {}).get(row["case"])
+        beside = [f"{value:.2f}" for value in theirs] if theirs else ["", ""]
+        interval = row["psnr_interval"]
+        cells = [
+            row["method"],
+            row["case"],
+            _decibels(row["psnr"]),
+            f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "",
+            beside[0],
+            _decibels(row["psnr_shepp_logan"]),
+            beside[1],
+            f"{row['parameters']:,}".replace(",", " ") if row["parameters"] else "",
+            f"{row['training_seconds']:.0f} s" if row["training_seconds"] else "",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _decibels(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

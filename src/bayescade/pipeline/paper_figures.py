@@ -1,0 +1,134 @@
+"""The figures of `bayescade benchmark paper`, from the same models, noise and seed as its table.
+
+Maps of doubt for few views and for a limited arc; a word that no training has seen, beside the same image without it, on one
+scale; the learned methods side by side on the Shepp-Logan phantom.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bayescade import __version__
+from bayescade.data.simulate import add_noise
+from bayescade.figures.panels import Panel, draw_panels, reconstruction_panels
+from bayescade.files import write_text
+from bayescade.phantoms import ellipses, shepp_logan, text
+from bayescade.physics.cases import case_geometry
+from bayescade.pipeline.models import load_model
+from bayescade.pipeline.paper_table import NOISE
+from bayescade.pipeline.scores import image_scores
+from bayescade.progress import progress
+from bayescade.projectors import ray_transform
+from bayescade.results import Reconstruction
+
+CASES = ("sparse-32", "limited-90")
+DOUBTING = "bdgd-plus"  # the method whose doubt is drawn
+IMAGE = 3  # of the test set, for maps and for the word
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """How images are scanned and reconstructed for a figure."""
+
+    case: str
+    models: Mapping[str, str]  # method -> model, learned ones only
+    samples: int
+    seed: int
+    device: torch.device
+
+    def result(self, method: str, truth: Tensor, place: int) -> Reconstruction:
+        """The reconstruction of one image, with the noise that the table gives to its place in the test set."""
+        geometry = case_geometry(self.case)
+        clean = ray_transform(geometry, self.device)(truth.to(self.device))
+        sinogram = add_noise(clean, NOISE, seed=self.seed, first=place)
+        model = load_model(self.models.get(method, method), geometry, device=self.device)
+        return dataclasses.replace(model(sinogram, samples=self.samples, seed=self.seed), truth=truth)
+
+    def scan(self) -> str:
+        """The scan in words."""
+        views = case_geometry(self.case).views
+        return f"{views} views" if self.case.startswith("sparse") else f"{views} views of [0, {views}) degrees"
+
+
+def paper_figures(
+    models: Mapping[tuple[str, str], tuple[str, str]],  # (method, case) -> model and the hash of its weights
+    folder: Path,
+    *,
+    samples: int,
+    seed: int,
+    device: torch.device,
+) -> list[str]:
+    """Draws the figures that the models are there for; one that is there from the same weights and seed is left as it is."""
+    wanted: list[tuple[str, Callable[[Bench, Path], None], Bench]] = []
+    for case in CASES:
+        own = {method: model for (method, known), (model, _) in models.items() if known == case}
+        bench = Bench(case, own, samples, seed, device)
+        if DOUBTING in own:
+            wanted += [(f"maps_{case}", draw_maps, bench), (f"text_{case}", draw_text, bench)]
+        if len(own) > 1:
+            wanted.append((f"shepp-logan_{case}", draw_side_by_side, bench))
+    with progress("figures", len(wanted)) as advance:
+        for name, draw, bench in wanted:
+            weights = {method: models[method, bench.case][1] for method in bench.models}
+            key = json.dumps([name, weights, samples, seed, __version__], sort_keys=True)
+            stamp = folder / "cells" / f"figure_{name}_{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+            if not (stamp.exists() and (folder / f"{name}.png").exists()):
+                draw(bench, folder / f"{name}.png")
+                write_text(stamp, key)
+            advance(1)
+    return [str(folder / f"{name}.png") for name, _, _ in wanted]
+
+
+def draw_maps(bench: Bench, path: Path) -> None:
+    """An ellipse image and the Shepp-Logan phantom: image, error, and where the doubt is."""
+    rows = []
+    for truth, place in ((example(), IMAGE), (shepp_logan.generate(1), ellipses.PAPER_TEST)):
+        result = bench.result(DOUBTING, truth, place)
+        rows.append(named(reconstruction_panels(result), result))
+    draw_panels(rows, path, result.geometry, f"BDGD+ from {bench.scan()} with 1 % noise, {bench.samples} samples")
+
+
+def draw_text(bench: Bench, path: Path) -> None:
+    """The same image without and with a word, the same noise, everything on one scale."""
+    clean = example()
+    rows = []
+    for truth in (clean, text.written(clean)):
+        result = bench.result(DOUBTING, truth, IMAGE)
+        rows.append(named(reconstruction_panels(result), result))
+    title = f"BDGD+ from {bench.scan()}: an image like those it was trained on, and one that is not"
+    draw_panels(rows, path, result.geometry, title)
+
+
+def draw_side_by_side(bench: Bench, path: Path) -> None:
+    """The Shepp-Logan phantom by FBP and by the learned methods, and their errors on one scale."""
+    truth = shepp_logan.generate(1)
+    images, errors = [Panel("truth", truth[0, 0].numpy())], []
+    for method in ("fbp", *bench.models):
+        result = bench.result(method, truth, ellipses.PAPER_TEST)
+        image = result.image[0, 0].cpu().numpy()
+        images.append(Panel(f"{method}, {decibels(result)}", image))
+        if method != "fbp":  # whose error would hide the others'
+            errors.append(Panel(f"error of {method}", image - truth[0, 0].numpy(), "error"))
+    draw_panels([images, errors], path, result.geometry, f"Shepp-Logan from {bench.scan()} with 1 % noise")
+
+
+def example() -> Tensor:
+    """An ellipse image of the paper's test set, (1, 1, 128, 128)."""
+    return ellipses.paper_test()[IMAGE : IMAGE + 1]
+
+
+def named(panels: list[Panel], result: Reconstruction) -> list[Panel]:
+    """The panels with the PSNR over the reconstruction."""
+    truth, image, *rest = panels
+    return [truth, dataclasses.replace(image, title=f"BDGD+, {decibels(result)}"), *rest]
+
+
+def decibels(result: Reconstruction) -> str:
+    """The PSNR in words."""
+    assert result.truth is not None
+    return f"{image_scores(result.image, result.truth)['psnr'][0]:.2f} dB"
