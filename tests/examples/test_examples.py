@@ -108,5 +108,18 @@ def test_cells_are_trained_within_a_limit(tmp_path: Path) -> None:
         "dgd_sparse-16": "done",
         "dgd_sparse-8": "done",
     }
+    (tmp_path / "dgd_sparse-8_again.toml").write_text(small + "[fit]\nepochs = 2\n")
+    found = cells("--only", "dgd_sparse-8_again,dgd_sparse-16", "--jobs", "2", "--score", "2")
+    assert found == {"dgd_sparse-8_again": "done", "dgd_sparse-16": "done"}
+    scored = json.loads((tmp_path / "runs" / "dgd_sparse-8_again" / "validation.json").read_text())
+    assert scored["ellipses"]["psnr"] > 5
+    assert scored["random-shepp-logan"]["nll"] is None
+    runs = [str(tmp_path / "runs" / name) for name in ("dgd_sparse-8_again", "bdgd_sparse-8")]
+    subprocess.run([sys.executable, str(EXAMPLES / "experiments.py"), *runs, "--docs", str(tmp_path)], check=True)
+    subprocess.run([sys.executable, str(EXAMPLES / "experiments.py"), "--docs", str(tmp_path)], check=True)
+    page = (tmp_path / "experiments.md").read_text()
+    assert "| dgd_sparse-8_again | channels 1, blocks 1, restarts 0, epochs 2," in page
+    assert "| bdgd_sparse-8 |" in page
+    assert "cut off |" in page
     wrong = subprocess.run([*line, "--only", "tv_sparse-8"], capture_output=True, text=True)
     assert "no configuration tv_sparse-8" in wrong.stderr

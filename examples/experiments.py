@@ -1,0 +1,140 @@
+"""Writes docs/experiments.md: what every training that was tried gave, from the metrics in the run folders.
+
+    python examples/experiments.py runs/search/* runs/bdgd-plus_*
+
+What is read of a run is kept in docs/experiments.json beside the page, so that the table grows where the runs themselves are
+gone; a run of the same name replaces what was there. Scores are on images of the validation split, never on those of tests.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from train_cells import VALIDATION
+
+from bayescade import methods, shelf
+from bayescade.files import read_text, write_json, write_text
+from bayescade.physics.cases import PAPER_CASES, case_geometry
+from bayescade.runs import METRICS, read_manifest
+
+DOCS = Path(__file__).parent.parent / "docs"
+INTRO = """# Experiments
+
+Every training that was tried on the way to the shipped models, failures included; `python examples/experiments.py RUNS...`
+writes this page from the runs' `metrics.jsonl`. PSNR in dB. "By block" is the mean over the 100 validation images of the
+training itself behind every other block (for a network: behind each round). "Ellipses" and "heads" are means over 100 ellipse
+images and 100 random Shepp-Logan heads of the validation split, 10 samples, which no training has seen (in brackets: the worst
+image); nothing was chosen by the paper's test set. Changes are against the `recommended` preset of today: a run from before a
+default was found has what it had instead. Seconds are of one H200, and more where two or four trainings shared it.
+"""
+HEAD = """
+| run | changes | by block | ellipses | heads | NLL | seconds | remarks |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """What is to be said of a run."""
+    manifest = read_manifest(folder)
+    lines = [json.loads(line) for line in read_text(folder / METRICS).splitlines()]
+    curve: dict[int, float] = {}
+    for line in lines:
+        if "validation_psnr" in line and line["block"] <= max(len(manifest["blocks"]), 1):
+            curve[line["block"]] = line["validation_psnr"]
+    for place, block in enumerate(manifest["blocks"]):
+        if "rounds" not in block:
+            curve[place + 1] = block["validation_psnr"]  # of the try that was kept
+    remarks = [line["failed"] for line in lines if "failed" in line]
+    if manifest["status"] != "done":
+        remarks.append("cut off")
+    remarks += [warning for warning in manifest.get("ended", {}).get("warnings", []) if warning not in remarks]
+    scored = folder / VALIDATION
+    return {
+        "name": folder.name,
+        "method": manifest["method"],
+        "case": manifest["case"],
+        "preset": manifest["preset"],
+        "settings": {key: value for key, value in manifest["settings"].items() if key not in ("noise", "images")},
+        "curve": [round(curve[block], 2) for block in sorted(curve)],
+        "validation": json.loads(read_text(scored)) if scored.exists() else None,
+        "seconds": manifest.get("training_seconds") or sum(block["seconds"] for block in manifest["blocks"]),
+        "remarks": remarks,
+    }
+
+
+def changes(record: dict[str, Any]) -> str:
+    """The settings that are not those of its preset today."""
+    method = shelf.take(methods, record["method"])
+    base = dataclasses.asdict(method.preset(record["preset"], case_geometry(record["case"])))
+    found = [] if record["preset"] == "recommended" else [f"preset {record['preset']}"]
+    for part, values in base.items():
+        then = record["settings"].get(part, {})
+        for name, value in values.items():
+            was = then.get(name, OFF.get(name, value))
+            if was != value and name not in ("memory", "kernels", "tolerance"):
+                found.append(f"{name} {was:g}" if isinstance(was, float) else f"{name} {was}")
+    return ", ".join(found) or "none"
+
+
+# What a setting was before there was one.
+OFF = {"balance": 0.0, "revive": 0.0, "clip": 0.0, "warm_rate": 1.0}
+
+
+def row(record: dict[str, Any]) -> str:
+    """A line of the table."""
+    scores = record["validation"] or {}
+
+    def score(phantom: str) -> str:
+        found = scores.get(phantom)
+        return f"{found['psnr']:.2f} ({found['worst']:.1f})" if found else ""
+
+    nll = (scores.get("ellipses") or {}).get("nll")
+    curve = record["curve"]
+    shown = curve if len(curve) < 4 else [*curve[:-1][::2], curve[-1]]
+    cells = [
+        record["name"],
+        changes(record),
+        " ".join(f"{value:.1f}" for value in shown),
+        score("ellipses"),
+        score("random-shepp-logan"),
+        f"{nll:.2f}" if nll is not None else "",
+        f"{record['seconds']:.0f}",
+        "; ".join(record["remarks"]),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def page(records: Sequence[dict[str, Any]]) -> str:
+    """The whole page, geometry after geometry."""
+    parts = [INTRO]
+    for case in PAPER_CASES:
+        own = [record for record in records if record["case"] == case]
+        if not own:
+            continue
+        own.sort(key=lambda record: (record["method"], record["name"]))
+        parts.append(f"\n## {case}\n{HEAD}")
+        parts += [row(record) + "\n" for record in own]
+    return "".join(parts)
+
+
+def main() -> None:
+    """Adds runs to the records and writes the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("runs", nargs="*", help="run folders")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the page and of its records")
+    options = parser.parse_args()
+    kept = options.docs / "experiments.json"
+    records = {record["name"]: record for record in json.loads(read_text(kept))} if kept.exists() else {}
+    for run in options.runs:
+        if (Path(run) / METRICS).exists():
+            records[Path(run).name] = record_of(Path(run))
+    ordered = [records[name] for name in sorted(records)]
+    write_json(kept, ordered)
+    write_text(options.docs / "experiments.md", page(ordered))
+
+
+if __name__ == "__main__":
+    main()
