@@ -17,6 +17,7 @@ from bayescade.errors import UserError
 from bayescade.inference.fused import FusedSampler
 from bayescade.inference.moments import Estimate, StreamingMoments
 from bayescade.inference.noise import activation_noise, by_layer, normals, weight_noise
+from bayescade.inference.threads import in_order
 from bayescade.kernels._triton import check_kernels, is_fused
 from bayescade.networks.cascade import Cascade, Data
 from bayescade.progress import Advance, quiet
@@ -153,15 +154,18 @@ def sample_runs(
         number = min(number, LOOK_EVERY)
         while LOOK_EVERY % number:
             number -= 1
-    start = None if fast is not None else Start.of(blocks[0], data, first)
-    for begin in range(0, total, number):
-        draws = range(begin, min(begin + number, total))
-        if start is None:
-            assert fast is not None
+    parts = [range(begin, min(begin + number, total)) for begin in range(0, total, number)]
+    if fast is not None:
+        for draws in parts:
             drawn = fast.sample(data, first, weight_noise(blocks, draws, seed, first), analytic)
             yield SampleRun.of(draws, first, drawn.mean, drawn.variance, drawn.aleatoric)
-        else:
-            yield sample(blocks, data, start, settings.draws, draws, seed, place, analytic)
+        return
+    start = Start.of(blocks[0], data, first)
+
+    def work(draws: range) -> SampleRun:
+        return sample(blocks, data, start, settings.draws, draws, seed, place, analytic)
+
+    yield from in_order(work, parts) if first.device.type == "cpu" else map(work, parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,6 +200,7 @@ def gpu_room(device: torch.device) -> int:
     return min(CHUNK_BYTES["cuda"], torch.cuda.mem_get_info(device)[0] // 4)
 
 
+@torch.no_grad()
 def sample(
     blocks: Sequence[Block],
     data: Data,
