@@ -41,10 +41,12 @@ def record_of(folder: Path) -> dict[str, Any]:
     manifest = read_manifest(folder)
     lines = [json.loads(line) for line in read_text(folder / METRICS).splitlines()]
     curve: dict[int, float] = {}
+    blocks = manifest["blocks"]
+    done = blocks[-1].get("rounds", len(blocks)) if blocks else 1
     for line in lines:
-        if "validation_psnr" in line and line["block"] <= max(len(manifest["blocks"]), 1):
+        if "validation_psnr" in line and line["block"] <= done:
             curve[line["block"]] = line["validation_psnr"]
-    for place, block in enumerate(manifest["blocks"]):
+    for place, block in enumerate(blocks):
         if "rounds" not in block:
             curve[place + 1] = block["validation_psnr"]  # of the try that was kept
     remarks = [line["failed"] for line in lines if "failed" in line]

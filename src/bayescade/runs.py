@@ -96,11 +96,14 @@ class Run:
         if (
             manifest is not None and manifest["blocks"]
         ):  # without a block there is nothing to go on with, and nothing to lose
-            if is_longer(manifest, identity):
+            longer = is_longer(manifest, identity)
+            if longer:
                 manifest.update(settings=identity.settings, status="training")
                 manifest.pop("ended", None)
             check_same(folder, manifest, identity)
             run = cls(folder, manifest)
+            if longer:
+                run._write_manifest()  # for the other processes of a team
             if manifest["status"] == "training":
                 run._trim_metrics()
             return run

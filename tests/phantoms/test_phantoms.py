@@ -91,6 +91,13 @@ def test_a_word_across_the_ellipses_and_their_clean_twin() -> None:
     assert abs(float(across[0] + across[-1]) - 127) <= 2
 
 
+def test_a_word_is_the_same_on_other_grids() -> None:
+    fine = text.letters((512, 512), supersample=2).float().mean()
+    assert float(text.letters((512, 512)).float().mean()) == pytest.approx(float(fine), rel=0.02)
+    narrow, wide = text.letters((128, 64)), text.letters((128, 128))
+    assert torch.equal(narrow, wide[:, 32:96])
+
+
 def test_letters_have_holes() -> None:
     """Of "Uncertain?" e and a have one each: places without ink from which no way leads out."""
     mask = text.letters((512, 512)).numpy()

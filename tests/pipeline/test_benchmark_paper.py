@@ -124,6 +124,7 @@ def test_figures_are_drawn_once_and_again_for_other_weights(tmp_path: Path, monk
     assert draw("a") == FIGURES
     assert draw("a") == []
     assert draw("b") == FIGURES
+    assert draw("a") == FIGURES
 
 
 def test_learned_methods_side_by_side(tmp_path: Path) -> None:

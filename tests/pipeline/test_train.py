@@ -19,7 +19,7 @@ from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.pipeline import models
 from bayescade.pipeline.models import load_model
 from bayescade.pipeline.train import train
-from bayescade.runs import pack
+from bayescade.runs import Identity, Run, pack, read_manifest
 from bayescade.testing import check_method
 from bayescade.training import greedy
 from tests.pipeline.tiny import GEOMETRY, SETTINGS
@@ -247,9 +247,13 @@ def test_a_finished_run_goes_on_with_more_blocks(
     assert [block["sha256"] for block in longer["blocks"]] == [block["sha256"] for block in whole["blocks"]]
     assert longer["status"] == "done"
     assert "3 blocks" in (tmp_path / "run" / "card.md").read_text()
+    identity = Identity(*(longer[name] for name in ("method", "case", "geometry", "settings", "seed")))
+    settings = {**longer["settings"], "greedy": {**longer["settings"]["greedy"], "blocks": 5}}
     assert "greedy.blocks = 3 (now 2)" in said(capsys, line, code=2)
     both = said(capsys, [*line, "--set", "greedy.blocks=4", "--set", "fit.batch=2"], code=2)
     assert "fit.batch = 4 (now 2)" in both
+    Run.open(tmp_path / "run", dataclasses.replace(identity, settings=settings), {})
+    assert read_manifest(tmp_path / "run")["status"] == "training", "the other processes of a team read it there"
 
 
 def test_a_run_goes_on_with_the_same_images_only(

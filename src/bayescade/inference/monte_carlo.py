@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayescade.blocks._block import ActivationDraw, Block, Draw, MeanDraw, WeightDraw
+from bayescade.devices import available_bytes
 from bayescade.errors import UserError
 from bayescade.inference.fused import FusedSampler
 from bayescade.inference.moments import Estimate, StreamingMoments
@@ -22,7 +23,8 @@ from bayescade.kernels._triton import check_kernels, is_fused
 from bayescade.networks.cascade import Cascade, Data
 from bayescade.progress import Advance, quiet
 
-# Bytes of features worked on at once: what stays in the cache of a CPU; on a GPU at most a quarter of what is free.
+# Bytes of features worked on at once, on a CPU by each of its threads: what stays in the cache; on a GPU at most a quarter of
+# what is free.
 CHUNK_BYTES = {"cpu": 3 * 2**24, "cuda": 2**33}
 MOST_PASSES = 128
 # Samples between looks at a tolerance, whatever the memory: so the answer does not depend on the machine.
@@ -165,7 +167,11 @@ def sample_runs(
     def work(draws: range) -> SampleRun:
         return sample(blocks, data, start, settings.draws, draws, seed, place, analytic)
 
-    yield from in_order(work, parts) if first.device.type == "cpu" else map(work, parts)
+    if first.device.type == "cpu":
+        part = pass_bytes(cascade, (first.shape[-2], first.shape[-1])) * len(parts[0]) * len(first)
+        yield from in_order(work, parts, most=available_bytes(first.device) // 4 // part)
+    else:
+        yield from map(work, parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,9 +195,14 @@ def is_random(cascade: Cascade, analytic: bool) -> bool:
 
 def passes_at_once(cascade: Cascade, shape: tuple[int, int], device: torch.device) -> int:
     """How many images, or samples of one, fit the memory set aside."""
-    widest = max(max(parameter.shape[:2]) for parameter in cascade.parameters() if parameter.ndim == 4)
     room = CHUNK_BYTES[device.type] if device.type != "cuda" else gpu_room(device)
-    return max(1, min(MOST_PASSES, room // (4 * 3 * widest * shape[0] * shape[1])))
+    return max(1, min(MOST_PASSES, room // pass_bytes(cascade, shape)))
+
+
+def pass_bytes(cascade: Cascade, shape: tuple[int, int]) -> int:
+    """About what one image takes on its way through a block."""
+    widest = max(max(parameter.shape[:2]) for parameter in cascade.parameters() if parameter.ndim == 4)
+    return 4 * 3 * widest * shape[0] * shape[1]
 
 
 @functools.lru_cache(maxsize=8)

@@ -4,6 +4,7 @@ An operation that shares its work among cores waits for the slowest of them, a h
 its own waits once. What comes out does not depend on how many threads there are.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,24 +15,29 @@ import torch
 Part = TypeVar("Part")
 Done = TypeVar("Done")
 
+_cores = threading.Lock()  # held by whoever has given them out
 
-def in_order(work: Callable[[Part], Done], parts: Sequence[Part]) -> Iterator[Done]:
-    """The work done on each part; no further ahead of what is asked for than there are threads."""
+
+def in_order(work: Callable[[Part], Done], parts: Sequence[Part], most: int) -> Iterator[Done]:
+    """The work done on each part, at most so many at a time, and not further ahead of what is asked for than that."""
     cores = torch.get_num_threads()
-    workers = min(cores, len(parts))
-    if workers < 2:
+    workers = min(cores, len(parts), most)
+    if workers < 2 or not _cores.acquire(blocking=False):
         yield from map(work, parts)
         return
     waiting: deque[Future[Done]] = deque()
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(cores // workers,)) as pool:
-        try:
-            for part in parts:
-                waiting.append(pool.submit(work, part))
-                if len(waiting) == workers:
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(cores // workers,)) as pool:
+            try:
+                for part in parts:
+                    waiting.append(pool.submit(work, part))
+                    if len(waiting) == workers:
+                        yield waiting.popleft().result()
+                while waiting:
                     yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-            torch.set_num_threads(cores)  # for threads that start later: a thread's own number is what it has set
+            finally:
+                for future in waiting:
+                    future.cancel()
+    finally:
+        torch.set_num_threads(cores)  # also what threads that start later begin with
+        _cores.release()

@@ -41,7 +41,7 @@ class Settings:
 def preset(name: str, geometry: Geometry) -> Settings:
     """The settings of that name."""
     _network.check_preset(name)
-    return Settings(NetworkSettings(), EndToEndSettings(epochs=20, learning_rate=3e-3), DataSettings())
+    return Settings(NetworkSettings(), EndToEndSettings(epochs=20, learning_rate=1.5e-3), DataSettings())
 
 
 def build(settings: Settings, physics: Physics, generator: torch.Generator) -> PrimalDual:

@@ -10,6 +10,7 @@ from matplotlib.textpath import TextPath
 from torch import Tensor
 
 from bayescade.phantoms import ellipses
+from bayescade.phantoms._raster import grid_axis
 
 WORD = "Uncertain?"
 WIDTH = 1.6  # of the word, where the image is 2 wide
@@ -26,27 +27,29 @@ def generate(
     device: torch.device | str = "cpu",
 ) -> Tensor:
     """Images `first` to `first` + `count` - 1 of the list named by `seed`, (count, 1, height f, width f), float32."""
-    return written(ellipses.generate(count, shape, seed=seed, first=first, supersample=supersample, device=device))
+    clean = ellipses.generate(count, shape, seed=seed, first=first, supersample=supersample, device=device)
+    return written(clean, supersample)
 
 
 def written(
-    images: Tensor,  # (count, 1, height, width)
+    images: Tensor,  # (count, 1, height f, width f)
+    supersample: int = 1,  # f
 ) -> Tensor:
     """The images with the word across them, in white."""
-    mask = letters((images.shape[-2], images.shape[-1])).to(images.device)
-    return torch.where(mask, WHITE, images)
+    height, width = images.shape[-2] // supersample, images.shape[-1] // supersample
+    return torch.where(letters((height, width), supersample).to(images.device), WHITE, images)
 
 
-def letters(shape: tuple[int, int]) -> Tensor:
-    """Where the word is, (height, width): axis 0 is x, along which it is read; axis 1 is y."""
+def letters(shape: tuple[int, int], supersample: int = 1) -> Tensor:
+    """Where the word is, (height f, width f): axis 0 is x, along which it is read; axis 1 is y."""
     polygons = TextPath((0, 0), WORD, size=1).to_polygons()
     outlines = [Path(polygon) for polygon in polygons]
     ends = np.concatenate(polygons)
     corners = np.array([ends.min(0), ends.max(0)])
     scale = WIDTH / (corners[1, 0] - corners[0, 0])
-    x, y = (np.linspace(-1, 1, size) / scale for size in shape)
+    x, y = (grid_axis(size, max(shape), supersample) / scale for size in shape)
     points = np.stack(np.meshgrid(x, y, indexing="ij"), -1).reshape(-1, 2) + corners.mean(0)
     crossed = sum(
         outline.contains_points(points).astype(int) for outline in outlines
     )  # twice inside: in a letter's hole
-    return torch.from_numpy(crossed % 2 == 1).reshape(shape)
+    return torch.from_numpy(crossed % 2 == 1).reshape(len(x), len(y))

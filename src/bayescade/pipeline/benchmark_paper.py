@@ -102,7 +102,9 @@ def benchmark_paper(
         write_json(Path(out) / "table.json", answer)
         learned = {(key.method, key.case): (model_of(key.method, key.case), key.weights) for key in keys}
         drawn = {cell: (model, weights) for cell, (model, weights) in learned.items() if model and weights}
-        answer["figures"] = paper_figures(drawn, Path(out), samples=samples, seed=seed, device=place)
+        answer["figures"] = paper_figures(
+            drawn, Path(out), samples=samples, seed=seed, device=place, settings=list(settings)
+        )
         write_json(Path(out) / "table.json", answer)
     return answer
 

@@ -5,9 +5,8 @@ scale; the learned methods side by side on the Shepp-Logan phantom.
 """
 
 import dataclasses
-import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from bayescade import __version__
 from bayescade.data.simulate import add_noise
 from bayescade.figures.panels import Panel, draw_panels, reconstruction_panels
-from bayescade.files import write_text
+from bayescade.files import read_text, write_text
 from bayescade.phantoms import ellipses, shepp_logan, text
 from bayescade.physics.cases import case_geometry
 from bayescade.pipeline.models import load_model
@@ -40,13 +39,15 @@ class Bench:
     samples: int
     seed: int
     device: torch.device
+    settings: Sequence[str] = ()  # "key=value", of the learned methods
 
     def result(self, method: str, truth: Tensor, place: int) -> Reconstruction:
         """The reconstruction of one image, with the noise that the table gives to its place in the test set."""
         geometry = case_geometry(self.case)
         clean = ray_transform(geometry, self.device)(truth.to(self.device))
         sinogram = add_noise(clean, NOISE, seed=self.seed, first=place)
-        model = load_model(self.models.get(method, method), geometry, device=self.device)
+        settings = self.settings if method in self.models else ()
+        model = load_model(self.models.get(method, method), geometry, settings=settings, device=self.device)
         return dataclasses.replace(model(sinogram, samples=self.samples, seed=self.seed), truth=truth)
 
     def scan(self) -> str:
@@ -62,12 +63,13 @@ def paper_figures(
     samples: int,
     seed: int,
     device: torch.device,
+    settings: Sequence[str] = (),
 ) -> list[str]:
     """Draws the figures that the models are there for; one that is there from the same weights and seed is left as it is."""
     wanted: list[tuple[str, Callable[[Bench, Path], None], Bench]] = []
     for case in CASES:
         own = {method: model for (method, known), (model, _) in models.items() if known == case}
-        bench = Bench(case, own, samples, seed, device)
+        bench = Bench(case, own, samples, seed, device, settings)
         if DOUBTING in own:
             wanted += [(f"maps_{case}", draw_maps, bench), (f"text_{case}", draw_text, bench)]
         if len(own) > 1:
@@ -75,10 +77,10 @@ def paper_figures(
     with progress("figures", len(wanted)) as advance:
         for name, draw, bench in wanted:
             weights = {method: models[method, bench.case][1] for method in bench.models}
-            key = json.dumps([name, weights, samples, seed, __version__], sort_keys=True)
-            stamp = folder / "cells" / f"figure_{name}_{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
-            if not (stamp.exists() and (folder / f"{name}.png").exists()):
-                draw(bench, folder / f"{name}.png")
+            key = json.dumps([name, weights, samples, seed, settings, __version__], sort_keys=True)
+            path, stamp = folder / f"{name}.png", folder / "cells" / f"figure_{name}.json"
+            if not (path.exists() and stamp.exists() and read_text(stamp) == key):
+                draw(bench, path)
                 write_text(stamp, key)
             advance(1)
     return [str(folder / f"{name}.png") for name, _, _ in wanted]

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from bayescade.blocks._block import channels_last
-from bayescade.errors import Failure, UserError
+from bayescade.errors import Failure
 from bayescade.progress import progress
 from bayescade.rows import Rows, copy_rows
 from bayescade.runs import WORK
 from bayescade.seeds import derived_seed
 from bayescade.training.captured import Captured
 from bayescade.training.distributed import ALONE, Team
-from bayescade.training.losses import image_error
+from bayescade.training.losses import check_balance, image_error
 from bayescade.training.optimiser import (
     RateSettings,
     adam_of,
@@ -54,8 +54,7 @@ class EndToEndSettings(RateSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole(self, "rounds")
-        if not 0 <= self.balance <= 1:
-            raise UserError(f"setting balance: expected a number from 0 to 1, got {self.balance}")
+        check_balance(self.balance)
 
 
 @dataclasses.dataclass(frozen=True)

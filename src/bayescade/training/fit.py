@@ -168,7 +168,8 @@ class Step:
         self.optimiser.zero_grad(set_to_none=True)
         value = self.loss(self._predict(), self.truth, self.block.kl())
         value.backward()
-        gradients = [parameter.grad for parameter in self.block.parameters() if parameter.grad is not None]
+        learning = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
+        gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
         self.team.average(gradients)
         clipped(gradients, self.clip)
         self.optimiser.step()

@@ -66,7 +66,8 @@ class GreedySettings:
             raise UserError(f"setting refit: expected {', '.join(REFITS)}, got '{self.refit}'")
         if self.sampling not in SAMPLINGS:
             raise UserError(f"setting sampling: expected {', '.join(SAMPLINGS)}, got '{self.sampling}'")
-        for name in ("beta", "balance", "gradient_level", "output_level", "redraw", "restarts", "revive"):
+        losses.check_balance(self.balance)
+        for name in ("beta", "gradient_level", "output_level", "redraw", "restarts", "revive"):
             if not 0 <= getattr(self, name) < 1e6:
                 raise UserError(f"setting {name}: expected a number of at least 0, got {getattr(self, name)}")
         for name in ("temperature", "warm_rate"):

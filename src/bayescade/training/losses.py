@@ -27,6 +27,12 @@ def check_loss(name: str) -> None:
         raise UserError(f"setting loss: expected {', '.join(LOSSES)}, got '{name}'")
 
 
+def check_balance(balance: float) -> None:
+    """Raises unless it is one."""
+    if not 0 <= balance <= 1:
+        raise UserError(f"setting balance: expected a number from 0 to 1, got {balance}")
+
+
 def nll(prediction: Gaussian, truth: Tensor) -> Tensor:
     """-log p per pixel less log(2 pi) / 2: (log v + (x - m)^2 / v) / 2; without a variance it is 1."""
     if prediction.variance is None:
