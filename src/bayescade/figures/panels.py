@@ -51,7 +51,7 @@ def _array(batch: Tensor, place: int) -> NDArray[Any]:
 
 
 def draw_panels(
-    rows: Sequence[Sequence[Panel]],
+    rows: Sequence[Sequence[Panel | None]],  # None leaves a place empty
     path: Path | str,
     geometry: str,  # JSON text: for the axes
     title: str = "",
@@ -63,14 +63,14 @@ def draw_panels(
     FigureCanvasAgg(figure)
     if title:
         figure.suptitle(title, fontsize=11)
-    limits = _limits([panel for row in rows for panel in row])
+    limits = _limits([panel for row in rows for panel in row if panel is not None])
     axes = figure.subplots(len(rows), columns, squeeze=False)
     for row, row_axes in zip(rows, axes, strict=True):
         for place, axis in enumerate(row_axes):
-            if place >= len(row):
+            panel = row[place] if place < len(row) else None
+            if panel is None:
                 axis.set_visible(False)
                 continue
-            panel = row[place]
             low, high = limits[panel.scale]
             drawn = axis.imshow(
                 panel.image.T, origin="lower", cmap=COLOURS[panel.scale], vmin=low, vmax=high, extent=_extent(geometry)

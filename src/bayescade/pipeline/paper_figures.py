@@ -109,13 +109,14 @@ def draw_text(bench: Bench, path: Path) -> None:
 def draw_side_by_side(bench: Bench, path: Path) -> None:
     """The Shepp-Logan phantom by FBP and by the learned methods, and their errors on one scale."""
     truth = shepp_logan.generate(1)
-    images, errors = [Panel("truth", truth[0, 0].numpy())], []
+    images: list[Panel | None] = [Panel("truth", truth[0, 0].numpy())]
+    errors: list[Panel | None] = [None]
     for method in ("fbp", *bench.models):
         result = bench.result(method, truth, ellipses.PAPER_TEST)
         image = result.image[0, 0].cpu().numpy()
         images.append(Panel(f"{method}, {decibels(result)}", image))
-        if method != "fbp":  # whose error would hide the others'
-            errors.append(Panel(f"error of {method}", image - truth[0, 0].numpy(), "error"))
+        error = Panel(f"error of {method}", image - truth[0, 0].numpy(), "error")
+        errors.append(error if method != "fbp" else None)  # whose error would hide the others'
     draw_panels([images, errors], path, result.geometry, f"Shepp-Logan from {bench.scan()} with 1 % noise")
 
 
