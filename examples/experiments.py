@@ -18,7 +18,7 @@ from train_cells import VALIDATION
 from bayescade import methods, shelf
 from bayescade.files import read_text, write_json, write_text
 from bayescade.physics.cases import PAPER_CASES, case_geometry
-from bayescade.runs import METRICS, read_manifest
+from bayescade.runs import METRICS, parts_done, read_manifest
 
 DOCS = Path(__file__).parent.parent / "docs"
 INTRO = """# Experiments
@@ -30,6 +30,8 @@ images and 100 random Shepp-Logan heads of the validation split, 10 samples, whi
 image); nothing was chosen by the paper's test set. Changes are against the `recommended` preset of today: a run from before a
 default was found has what it had instead. Seconds are of one H200, and more where two or four trainings shared it.
 """
+# What a setting was before there was one.
+OFF = {"balance": 0.0, "revive": 0.0, "clip": 0.0, "warm_rate": 1.0}
 HEAD = """
 | run | changes | by block | ellipses | heads | NLL | seconds | remarks |
 |---|---|---|---|---|---|---|---|
@@ -42,7 +44,7 @@ def record_of(folder: Path) -> dict[str, Any]:
     lines = [json.loads(line) for line in read_text(folder / METRICS).splitlines()]
     curve: dict[int, float] = {}
     blocks = manifest["blocks"]
-    done = blocks[-1].get("rounds", len(blocks)) if blocks else 1
+    done = max(parts_done(manifest), 1)  # of a run without a part the one under way
     for line in lines:
         if "validation_psnr" in line and line["block"] <= done:
             curve[line["block"]] = line["validation_psnr"]
@@ -79,10 +81,6 @@ def changes(record: dict[str, Any]) -> str:
             if was != value and name not in ("memory", "kernels", "tolerance"):
                 found.append(f"{name} {was:g}" if isinstance(was, float) else f"{name} {was}")
     return ", ".join(found) or "none"
-
-
-# What a setting was before there was one.
-OFF = {"balance": 0.0, "revive": 0.0, "clip": 0.0, "warm_rate": 1.0}
 
 
 def row(record: dict[str, Any]) -> str:

@@ -12,7 +12,6 @@ OUT/cells.json says what became of each.
 """
 
 import argparse
-import hashlib
 import json
 import signal
 import subprocess
@@ -35,7 +34,7 @@ from bayescade.pipeline.evaluate import score, score_row
 from bayescade.pipeline.models import load_model
 from bayescade.pipeline.train import train
 from bayescade.progress import show_progress
-from bayescade.runs import MANIFEST, read_manifest
+from bayescade.runs import MANIFEST, read_manifest, weights_hash
 
 VALIDATION = "validation.json"  # in a run folder: scores on images of the validation split
 PHANTOMS = ("ellipses", "random-shepp-logan")
@@ -98,12 +97,12 @@ def train_cell(path: Path, out: Path, limit: float, images: int, device: str) ->
 
 def score_cell(run: Path, images: int, device: str) -> None:
     """Mean PSNR for each kind of phantom, on images that training has not seen and tests do not see; once for some weights."""
-    weights = [block["sha256"] for block in read_manifest(run)["blocks"]]
-    key = {"images": images, "samples": SAMPLES, "weights": hashlib.sha256("".join(weights).encode()).hexdigest()[:16]}
+    manifest = read_manifest(run)
+    key = {"images": images, "samples": SAMPLES, "weights": weights_hash(manifest)}
     kept = json.loads((run / VALIDATION).read_text()) if (run / VALIDATION).exists() else {}
     if kept.items() >= key.items():
         return
-    geometry = case_geometry(read_manifest(run)["case"])
+    geometry = case_geometry(manifest["case"])
     place = choose_device(device)
     method = load_model(str(run), geometry, device=place)
     found: dict[str, Any] = {**key}
@@ -111,7 +110,7 @@ def score_cell(run: Path, images: int, device: str) -> None:
         source = image_source(phantom, geometry.image_shape, seed=1, split="validation", device=place)
         scans = scan_set(source, geometry, Noise(), seed=1, count=images, device=place)
         scores, result = score(method, scans, geometry, samples=SAMPLES, seed=0)
-        row = score_row(str(run), read_manifest(run)["case"], images, scores, result.warning)
+        row = score_row(str(run), manifest["case"], images, scores, result.warning)
         worst = min((value for value in scores["psnr"] if value is not None), default=None)
         found[phantom] = {"psnr": row["psnr"], "worst": worst, "nll": (row["uncertainty"] or {}).get("nll")}
     write_json(run / VALIDATION, found)

@@ -195,8 +195,7 @@ class Run:
         path = self.folder / METRICS
         if not path.exists():
             return
-        blocks = self.manifest["blocks"]
-        done = blocks[-1].get("rounds", len(blocks)) if blocks else 0
+        done = parts_done(self.manifest)
         lines = []
         for text in path.read_bytes().decode("utf-8", "replace").splitlines(keepends=True):
             try:
@@ -220,6 +219,17 @@ def write_or_fail(path: Path, write: Any) -> None:
 def kept(manifest: Mapping[str, Any]) -> str:
     """What is left after a fault."""
     return f"{len(manifest['blocks'])} blocks are kept; the same command goes on from there"
+
+
+def parts_done(manifest: Mapping[str, Any]) -> int:
+    """How many blocks are trained, or rounds of a network: what its metrics count by `block`."""
+    blocks = manifest["blocks"]
+    return int(blocks[-1].get("rounds", len(blocks))) if blocks else 0
+
+
+def weights_hash(manifest: Mapping[str, Any]) -> str:
+    """A short name of all weights together."""
+    return hashlib.sha256("".join(block["sha256"] for block in manifest["blocks"]).encode()).hexdigest()[:16]
 
 
 def is_longer(manifest: Mapping[str, Any], identity: Identity) -> bool:

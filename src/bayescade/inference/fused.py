@@ -41,9 +41,8 @@ class FusedSampler:
         dtype = torch.float16 if example.is_cuda else example.dtype
         self.blocks = [FusedBlock(cascade.block(place), dtype) for place in range(len(cascade))]
         self.replay = Replay()
-        self.drawn: tuple[Tensor, list[torch.Size], Tensor] | None = (
-            None  # the last noise, and what it made of the weights
-        )
+        # The last noise, and what it made of the weights.
+        self.drawn: tuple[Tensor, list[torch.Size], Tensor] | None = None
         self.start: tuple[Tensor, Tensor, Features] | None = None  # first images, sinograms, the first block's features
 
     @torch.no_grad()

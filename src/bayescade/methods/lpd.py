@@ -5,12 +5,12 @@ from functools import partial
 
 import torch
 
-from bayescade.errors import UserError
 from bayescade.methods import _network
 from bayescade.methods._cascade import DataSettings, Physics
 from bayescade.networks.primal_dual import PrimalDual
 from bayescade.physics.geometry import Geometry
 from bayescade.training.end_to_end import EndToEndSettings
+from bayescade.training.optimiser import check_whole
 
 ANY_GEOMETRY = False  # weights belong to a geometry
 
@@ -24,9 +24,7 @@ class NetworkSettings:
     channels: int = 32  # of the hidden layers
 
     def __post_init__(self) -> None:
-        for name in ("steps", "memory", "channels"):
-            if not 1 <= getattr(self, name) <= 1024:
-                raise UserError(f"setting {name}: expected a whole number from 1 to 1024, got {getattr(self, name)}")
+        check_whole(self, "steps", "memory", "channels", most=1024)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,12 +5,12 @@ from functools import partial
 
 import torch
 
-from bayescade.errors import UserError
 from bayescade.methods import _network
 from bayescade.methods._cascade import DataSettings, Physics
 from bayescade.networks.unet import UNet
 from bayescade.physics.geometry import Geometry
 from bayescade.training.end_to_end import EndToEndSettings
+from bayescade.training.optimiser import check_whole
 
 ANY_GEOMETRY = False  # weights belong to a geometry
 
@@ -23,9 +23,8 @@ class NetworkSettings:
     scales: int = 4
 
     def __post_init__(self) -> None:
-        for name, most in (("channels", 1024), ("scales", 8)):
-            if not 1 <= getattr(self, name) <= most:
-                raise UserError(f"setting {name}: expected a whole number from 1 to {most}, got {getattr(self, name)}")
+        check_whole(self, "channels", most=1024)
+        check_whole(self, "scales", most=8)
 
 
 @dataclasses.dataclass(frozen=True)

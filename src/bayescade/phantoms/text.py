@@ -49,7 +49,5 @@ def letters(shape: tuple[int, int], supersample: int = 1) -> Tensor:
     scale = WIDTH / (corners[1, 0] - corners[0, 0])
     x, y = (grid_axis(size, max(shape), supersample) / scale for size in shape)
     points = np.stack(np.meshgrid(x, y, indexing="ij"), -1).reshape(-1, 2) + corners.mean(0)
-    crossed = sum(
-        outline.contains_points(points).astype(int) for outline in outlines
-    )  # twice inside: in a letter's hole
+    crossed = sum(outline.contains_points(points).astype(int) for outline in outlines)  # 2 in a letter's hole
     return torch.from_numpy(crossed % 2 == 1).reshape(len(x), len(y))

@@ -26,7 +26,7 @@ from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scores import bootstrap_interval, mean
 from bayescade.progress import Advance, progress
 from bayescade.projectors import ray_transform
-from bayescade.runs import read_manifest
+from bayescade.runs import read_manifest, weights_hash
 from bayescade.seeds import check_seed
 
 
@@ -150,8 +150,7 @@ def weights_of(name: str, case: str) -> str | None:
     folder = model_folder(model) if model is not None else None
     if folder is None:
         return None
-    hashes = [block["sha256"] for block in read_manifest(folder)["blocks"]]
-    return hashlib.sha256("".join(hashes).encode()).hexdigest()[:16]
+    return weights_hash(read_manifest(folder))
 
 
 def cell(

@@ -48,9 +48,8 @@ class GreedySettings:
     redraw: int = 3  # epochs between new draws of the noise of the block before; 0 = one draw for all epochs
     warm_start: bool = True  # a block starts from the weights of the one before
     warm_rate: float = 1.0  # the learning rate of such a block, over that of the block before
-    revive: float = (
-        0.005  # part of the pixels in which a feature is there, below which it starts afresh in such a block
-    )
+    # Part of the pixels in which a feature is there, below which it starts afresh in such a block.
+    revive: float = 0.005
     gradient_level: float = 0.3  # standard deviation of the gradient input over the training set; 0 = as it comes
     # Scale of a block's output over the root mean square error of the images that come in, which then also is the scale of its
     # standard deviations; 0 = no scales.

@@ -40,11 +40,11 @@ class RateSettings:
             raise UserError(f"setting precision: expected {', '.join(PRECISIONS)}, got '{self.precision}'")
 
 
-def check_whole(settings: RateSettings, *names: str) -> None:
+def check_whole(settings: object, *names: str, most: int = MOST) -> None:
     """Raises unless the settings of these names are counts."""
     for name in names:
-        if not 1 <= getattr(settings, name) <= MOST:
-            raise UserError(f"setting {name}: expected a whole number from 1 to {MOST}, got {getattr(settings, name)}")
+        if not 1 <= getattr(settings, name) <= most:
+            raise UserError(f"setting {name}: expected a whole number from 1 to {most}, got {getattr(settings, name)}")
 
 
 def check_positive(settings: RateSettings, *names: str) -> None:
