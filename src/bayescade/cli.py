@@ -301,7 +301,7 @@ def benchmark_paper(
         typer.Option(
             parser=_whole, metavar="N", help="Draws of the noise, with seeds from --seed on: medians are given."
         ),
-    ] = 1,
+    ] = 3,
     settings: Settings = None,
     out: Annotated[
         str | None, typer.Option(help="Folder for table.md and table.json; cells that are there are kept.")

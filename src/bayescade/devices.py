@@ -1,5 +1,10 @@
 """Where the work is done."""
 
+import contextlib
+import functools
+import gc
+from collections.abc import Iterator
+
 import torch
 
 from bayescade.errors import UserError
@@ -29,3 +34,23 @@ def available_bytes(device: torch.device) -> int:
     except OSError:
         pass
     return 8 * 1024**3
+
+
+@functools.lru_cache(maxsize=1)
+def has_bfloat16() -> bool:
+    """Whether this CPU has instructions for products in bfloat16; without them such products are far slower than in float32."""
+    known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
+
+
+@contextlib.contextmanager
+def nothing_collected() -> Iterator[None]:
+    """No garbage is collected while a CUDA graph is captured: an older graph among it would free memory, which is forbidden."""
+    gc.collect()
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()

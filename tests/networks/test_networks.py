@@ -11,7 +11,7 @@ from tests.geometries import small_parallel
 
 
 def unet(scales: int = 3) -> UNet:
-    return UNet(4, scales, torch.Generator().manual_seed(0))
+    return UNet(4, 6, scales, torch.Generator().manual_seed(0))
 
 
 def primal_dual(size: int = 9) -> PrimalDual:

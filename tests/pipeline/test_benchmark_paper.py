@@ -16,7 +16,7 @@ FIGURES = ["maps_sparse-32.png", "text_sparse-32.png", "shepp-logan_sparse-32.pn
 
 def test_the_papers_fbp_row() -> None:
     """All 16 numbers within 0.05 dB."""
-    rows = benchmark_paper(["fbp"])["rows"]
+    rows = benchmark_paper(["fbp"], draws=1)["rows"]
     assert len(rows) == 8
     for row in rows:
         ellipses, head = published()["fbp"][row["case"]]
@@ -47,6 +47,8 @@ def test_writes_its_table_and_keeps_its_cells(tmp_path: Path, capsys: pytest.Cap
         "sparse-8,limited-20",
         "--images",
         "2",
+        "--draws",
+        "1",
         "--out",
         str(tmp_path),
     ]
@@ -59,15 +61,15 @@ def test_writes_its_table_and_keeps_its_cells(tmp_path: Path, capsys: pytest.Cap
     stored = json.loads(cells[0].read_text())
     stored["row"]["psnr"] = 99.0
     cells[0].write_text(json.dumps(stored))
-    rows = benchmark_paper(["fbp"], ["sparse-8", "limited-20"], images=2, out=str(tmp_path))["rows"]
+    rows = benchmark_paper(["fbp"], ["sparse-8", "limited-20"], images=2, draws=1, out=str(tmp_path))["rows"]
     assert 99.0 in [row["psnr"] for row in rows], "a cell that is there is not computed again"
-    rows = benchmark_paper(["fbp"], ["sparse-8", "limited-20"], images=2, seed=1, out=str(tmp_path))["rows"]
+    rows = benchmark_paper(["fbp"], ["sparse-8", "limited-20"], images=2, seed=1, draws=1, out=str(tmp_path))["rows"]
     assert 99.0 not in [row["psnr"] for row in rows], "another seed is another cell"
 
 
 def test_several_draws_of_the_noise_give_the_median() -> None:
-    alone = [benchmark_paper(["fbp"], ["sparse-8"], images=2, seed=seed)["rows"][0] for seed in (3, 4, 5)]
-    (together,) = benchmark_paper(["fbp"], ["sparse-8"], images=2, seed=3, draws=3)["rows"]
+    alone = [benchmark_paper(["fbp"], ["sparse-8"], images=2, seed=seed, draws=1)["rows"][0] for seed in (3, 4, 5)]
+    (together,) = benchmark_paper(["fbp"], ["sparse-8"], images=2, seed=3)["rows"]
     for name in ("psnr", "psnr_shepp_logan"):
         assert together[name] == pytest.approx(sorted(row[name] for row in alone)[1], abs=1e-4)
     with pytest.raises(UserError, match="--draws"):
@@ -75,18 +77,19 @@ def test_several_draws_of_the_noise_give_the_median() -> None:
 
 
 def test_rows_say_what_a_method_costs(tmp_path: Path) -> None:
-    fbp, trained, missing = benchmark_paper(
-        ["fbp", "bdgd-plus", "dgd"], ["sparse-32"], images=1, samples=1, out=str(tmp_path)
+    rows = benchmark_paper(
+        ["fbp", "bdgd-plus", "lpd"], ["sparse-32", "sparse-64"], images=1, samples=1, draws=1, out=str(tmp_path)
     )["rows"]
+    fbp, trained, missing = rows[0], rows[2], rows[5]
     assert (fbp["parameters"], fbp["training_seconds"]) == (0, None)
     assert trained["parameters"] > 100_000
     assert 0 < trained["training_seconds"] < 300
     assert trained["seconds_per_image"] > 0
     assert trained["psnr_interval"] == [trained["psnr"], trained["psnr"]], "one image leaves nothing to draw"
     assert missing["status"] == "no weights"
-    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["maps_sparse-32.png", "text_sparse-32.png"]
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == sorted(FIGURES)
     assert missing["parameters"] is None
-    assert "| dgd | sparse-32 |  |  | 43.40 |  | 45.63 |  |  |" in (tmp_path / "table.md").read_text()
+    assert "| lpd | sparse-64 |  |  | 47.94 |  | 48.37 |  |  |" in (tmp_path / "table.md").read_text()
 
 
 def test_the_bootstrap_interval_is_that_of_a_mean() -> None:
@@ -100,11 +103,11 @@ def test_the_bootstrap_interval_is_that_of_a_mean() -> None:
 
 @pytest.mark.parametrize("text", ["{", "{}", "null", "[]", '{"key": 1, "row": {}}'])
 def test_a_damaged_cell_is_named(tmp_path: Path, text: str) -> None:
-    benchmark_paper(["fbp"], ["sparse-8"], images=1, out=str(tmp_path))
+    benchmark_paper(["fbp"], ["sparse-8"], images=1, draws=1, out=str(tmp_path))
     (cell,) = (tmp_path / "cells").iterdir()
     cell.write_text(text)
     with pytest.raises(UserError, match=f"{cell.name}: damaged; delete it"):
-        benchmark_paper(["fbp"], ["sparse-8"], images=1, out=str(tmp_path))
+        benchmark_paper(["fbp"], ["sparse-8"], images=1, draws=1, out=str(tmp_path))
 
 
 def test_figures_are_drawn_once_and_again_for_other_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +138,10 @@ def test_learned_methods_side_by_side(tmp_path: Path) -> None:
 
 
 def test_a_table_with_the_papers_lines_above_ours() -> None:
-    rows = benchmark_paper(["fbp", "dgd"], ["sparse-8", "limited-20"], images=1)["rows"]
-    head, _, paper, ours, paper_dgd, ours_dgd = wide(rows).splitlines()
+    rows = benchmark_paper(["fbp", "lpd"], ["sparse-8", "limited-20"], images=1, draws=1)["rows"]
+    head, _, paper, ours, paper_lpd, ours_lpd = wide(rows).splitlines()
     assert head == "| | sparse-8 | limited-20 |"
     assert paper == "| paper, fbp | 16.08/10.09 |  |"
     assert ours.startswith(f"| ours, fbp | {rows[0]['psnr']:.2f}/{rows[0]['psnr_shepp_logan']:.2f} | ")
-    assert paper_dgd == "| paper, dgd | 31.64/24.17 |  |"
-    assert ours_dgd == "| ours, dgd |  |  |"
+    assert paper_lpd == "| paper, lpd | 30.71/23.21 |  |"
+    assert ours_lpd == "| ours, lpd |  |  |"

@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from bayescade.blocks._block import channels_last
 from bayescade.errors import Failure, UserError
 from bayescade.networks.primal_dual import PrimalDual
 from bayescade.networks.unet import UNet
 from bayescade.projectors import ray_transform
 from bayescade.training import losses
-from bayescade.training.end_to_end import EndToEndSettings, Examples, optimiser_tensors, train_network
+from bayescade.training.end_to_end import EndToEndSettings, Examples, optimiser_tensors, restore, train_network
 from tests.geometries import small_parallel
 
 
@@ -24,7 +25,7 @@ def examples(images: int = 12) -> Examples:
 
 
 def network() -> UNet:
-    return UNet(4, 2, torch.Generator().manual_seed(0))
+    return UNet(4, 8, 2, torch.Generator().manual_seed(0))
 
 
 class Folder:
@@ -118,6 +119,25 @@ def test_the_step_is_adams_with_a_clipped_gradient() -> None:
     }
 
 
+def test_what_is_put_back_is_laid_out_like_the_weights() -> None:
+    """On a GPU Adam is one kernel, which asks for that; files keep no layout."""
+    made = network()
+    channels_last(made)
+    optimiser = torch.optim.Adam(made.parameters())
+    kept = {**made.state_dict()}
+    for place, parameter in enumerate(made.parameters()):
+        values = torch.rand(parameter.shape)  # contiguous
+        kept |= {f"optimiser.{place}.{name}": values.clone() for name in ("exp_avg", "exp_avg_sq")}
+        kept[f"optimiser.{place}.step"] = torch.tensor(3.0)
+    restore(made, optimiser, kept)
+    for place, parameter in enumerate(made.parameters()):
+        for name in ("exp_avg", "exp_avg_sq"):
+            found = optimiser.state[parameter][name]
+            assert found.stride() == parameter.stride()
+            assert torch.equal(found, kept[f"optimiser.{place}.{name}"])
+    assert any(not parameter.is_contiguous() for parameter in made.parameters())
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"epochs": 0}, {"clip": -1.0}, {"warm_up": 1.0}, {"precision": "half"}, {"weight_decay": -1.0}, {"balance": -1.0}],
@@ -137,8 +157,22 @@ def test_a_captured_step_is_the_plain_step(kind: str) -> None:
         on_cpu = examples()
         data = Examples(*(torch.as_tensor(rows).to(device) for rows in (on_cpu.first, on_cpu.sinogram, on_cpu.truth)))
         generator = torch.Generator().manual_seed(0)
-        made = UNet(4, 2, generator) if kind == "unet" else PrimalDual(operator, 8.0, 2, 5, 6, generator)
+        made = UNet(4, 8, 2, generator) if kind == "unet" else PrimalDual(operator, 8.0, 2, 5, 6, generator)
         settings = EndToEndSettings(epochs=4, batch=4, rounds=2, precision="float32")
         train_network(made, data, data, settings, seed=0)
         trained.append(torch.cat([parameter.detach().flatten().cpu() for parameter in made.parameters()]))
     assert (trained[0] - trained[1]).abs().max() < 2e-3
+
+
+@pytest.mark.gpu
+def test_a_training_is_taken_up_on_a_gpu() -> None:
+    on_cpu = examples()
+    data = Examples(*(torch.as_tensor(rows).cuda() for rows in (on_cpu.first, on_cpu.sinogram, on_cpu.truth)))
+    settings = EndToEndSettings(epochs=4, batch=4, rounds=2, precision="float32")
+    whole, again = Folder(), Folder()
+    train_network(network(), data, data, settings, seed=0, keep=whole.keep)
+    tensors, record = whole.kept[0]
+    stored = {key: value.cpu().contiguous() for key, value in tensors.items()}  # as a file has it
+    train_network(network(), data, data, settings, seed=0, kept=(stored, record), keep=again.keep)
+    for key, value in whole.kept[-1][0].items():
+        assert torch.allclose(again.kept[-1][0][key], value, atol=1e-4), key

@@ -1,5 +1,7 @@
 """Greedy training: the refit against the likelihood's own curvature, redraws, new tries, resumed runs."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from bayescade.blocks import heteroscedastic, homoscedastic
 from bayescade.blocks._block import Block, BlockSettings, MeanDraw
 from bayescade.networks.cascade import Data
 from bayescade.projectors import ray_transform
-from bayescade.training import greedy
+from bayescade.training import greedy, posterior
 from bayescade.training.fit import FitSettings
 from bayescade.training.greedy import GreedySettings, train_cascade
 from bayescade.training.losses import nll
@@ -31,37 +33,83 @@ def make(generator: torch.Generator) -> Block:
     return heteroscedastic.build(BlockSettings(channels=3, variance_floor=1e-9), generator).double()
 
 
-def test_the_refit_is_the_curvature_of_the_likelihood() -> None:
-    """1 / variance - 1 of a weight is the second derivative of the NLL: expected over the truth for the variance's layer."""
+def exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many passes as it takes."""
+    monkeypatch.setattr(posterior, "ALL_PASSES", 300)
+    monkeypatch.setattr(posterior, "NEAR", 1e-10)
+
+
+def test_the_spread_is_that_of_the_elbo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the truth is 0, as outside an object, the ELBO is known in closed form, and no spread has a better one."""
+    exactly(monkeypatch)
+    stage, block = stage_of(), make(torch.Generator().manual_seed(1))
+    stage = dataclasses.replace(stage, truth=torch.zeros_like(stage.truth), image=stage.image * 0.1)
+    rescale(block, stage, 0.3, 20.0)
+    with torch.no_grad():  # half of the pixels are closed
+        h = block.features(stage.image, stage.gradient)[1]
+        block.last.bias -= (stage.image / block.output_scale + block.last.mean(h)).median()
+    refit(block, stage, temperature=1.0, move=False)
+    image, _ = block.moments(stage.image, stage.gradient)
+    assert 0.3 < float((block.image(stage.image, stage.gradient, MeanDraw()) > 0).double().mean()) < 0.7
+    variance = block(stage.image, stage.gradient, MeanDraw()).variance.detach()
+    likelihood = ((image.mean**2 + image.variance) / variance / 2).sum()
+    kl = block.last.kl()
+    (slope,) = torch.autograd.grad(likelihood + kl, block.last.log_std, retain_graph=True)
+    (of_kl,) = torch.autograd.grad(kl, block.last.log_std)
+    assert slope.abs().max() < 1e-6 * of_kl.abs().max()
+
+
+def test_what_only_closed_pixels_have_does_not_open_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    exactly(monkeypatch)
+    stage, block = stage_of(), make(torch.Generator().manual_seed(1))
+    stage = dataclasses.replace(stage, truth=torch.zeros_like(stage.truth), image=torch.zeros_like(stage.image))
+    assert block.variance is not None
+    block.variance.start(1e-4)
+    block.last.weight.data.zero_()
+    block.last.bias.data.fill_(-0.1)
+    refit(block, stage, temperature=1.0, move=False)
+    image, _ = block.moments(stage.image, stage.gradient)
+    features = block.features(stage.image, stage.gradient)[1]
+    assert features.max() > 0.1, "with the spread of the prior they would be open half the time, by this much"
+    assert float(image.mean.detach().max()) < 0.01
+
+
+def test_the_variances_spread_is_the_curvature_of_the_likelihood() -> None:
+    """1 / variance - 1 of a weight is the second derivative of the NLL, expected over the truth; the mean stays."""
     stage, block = stage_of(), make(torch.Generator().manual_seed(1))
     rescale(block, stage, 0.3, 20.0)
     assert float(block.output_scale) != 1
     prediction = block(stage.image, stage.gradient, MeanDraw())
     assert prediction.variance is not None
     mean, variance = prediction.mean.detach(), prediction.variance.detach()
-
-    def curvature(parameter: torch.nn.Parameter, loss: torch.Tensor) -> torch.Tensor:
-        (slope,) = torch.autograd.grad(loss, parameter, create_graph=True)
-        rows = [
-            torch.autograd.grad(one, parameter, retain_graph=True)[0].flatten()[i]
-            for i, one in enumerate(slope.flatten())
-        ]
-        return torch.stack(rows)
-
-    squares = ((stage.truth - prediction.mean) ** 2 / variance).sum() / 2
-    of_image = curvature(block.last.weight, squares)
     # With (x - m)^2 replaced by its expectation v, the NLL of the log variance has the Fisher information as its curvature.
     expected = ((prediction.variance.log() + variance / prediction.variance) / 2).sum()
     assert block.variance is not None
     last = block.variance.layers[0]
     assert isinstance(last, MeanFieldConv)
-    of_variance = curvature(last.weight, expected)
+    (slope,) = torch.autograd.grad(expected, last.weight, create_graph=True)
+    curvature = torch.stack(
+        [
+            torch.autograd.grad(one, last.weight, retain_graph=True)[0].flatten()[i]
+            for i, one in enumerate(slope.flatten())
+        ]
+    )
     kept = block.last.weight.detach().clone()
     refit(block, stage, temperature=1.0, move=False)
-    assert torch.allclose(1 / block.last.std().flatten() ** 2 - 1, of_image, rtol=1e-6, atol=1e-9)
-    assert torch.allclose(1 / last.std().flatten() ** 2 - 1, of_variance, rtol=1e-6, atol=1e-9)
+    assert torch.allclose(1 / last.std().flatten() ** 2 - 1, curvature, rtol=1e-6, atol=1e-9)
     assert torch.equal(block.last.weight, kept)
     assert torch.equal(block(stage.image, stage.gradient, MeanDraw()).mean, mean)
+
+
+def test_some_images_first_give_the_same_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for some in (3, 1000):
+        monkeypatch.setattr(posterior, "SOME", some)
+        stage, block = stage_of(12), make(torch.Generator().manual_seed(1))
+        rescale(block, stage, 0.3, 20.0)
+        refit(block, stage, temperature=1.0, move=False)
+        found.append(block.last.log_std.detach().clone())
+    assert torch.allclose(*found, atol=3 * posterior.NEAR)
 
 
 def test_the_full_refit_lowers_the_negative_log_likelihood() -> None:

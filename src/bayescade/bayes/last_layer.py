@@ -58,7 +58,7 @@ class NormalEquations:
     @torch.no_grad()
     def refit(self, layer: MeanFieldConv, temperature: float = 1.0) -> None:
         """Sets the layer to the nearest Gaussian with independent weights."""
-        set_spread(layer, self.gram.diagonal()[:-1], temperature)
+        layer.log_std.copy_(log_spread(self.gram.diagonal()[:-1], temperature).reshape(layer.log_std.shape))
         mean = torch.cat([layer.weight.flatten(), layer.bias]).double()
         mean, _ = self.posterior(mean, temperature)
         layer.weight.copy_(mean[:-1].reshape(layer.weight.shape))
@@ -89,10 +89,13 @@ class Curvature:
     @torch.no_grad()
     def refit(self, layer: MeanFieldConv, temperature: float = 1.0) -> None:
         """Sets the standard deviations of the layer; its mean stays."""
-        set_spread(layer, self.diagonal, temperature)
+        layer.log_std.copy_(self.log_std(temperature))
+
+    def log_std(self, temperature: float = 1.0) -> Tensor:
+        """Log standard deviations of the nearest Gaussian with independent weights, (1, channels, 3, 3)."""
+        return log_spread(self.diagonal, temperature)[None]
 
 
-def set_spread(layer: MeanFieldConv, diagonal: Tensor, temperature: float) -> None:
-    """The standard deviations that belong to a diagonal of G."""
-    spread = 1 / (1 + diagonal / temperature)
-    layer.log_std.copy_((spread.log() / 2).reshape(layer.log_std.shape))
+def log_spread(diagonal: Tensor, temperature: float) -> Tensor:
+    """The log standard deviations that belong to a diagonal of G."""
+    return -torch.log1p(diagonal / temperature) / 2

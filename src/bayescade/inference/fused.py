@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayescade.blocks._fused import Features, FusedBlock, last_layout
+from bayescade.devices import nothing_collected
 from bayescade.inference.noise import by_layer
 from bayescade.networks.cascade import Cascade, Data
 from bayescade.rows import in_memory
@@ -136,6 +137,6 @@ class Replay:
                 run(*held)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
+        with nothing_collected(), torch.cuda.graph(graph, stream=stream):
             found = run(*held)
         return graph, held, found

@@ -8,13 +8,15 @@ gives each pixel the right variance behind one block, and the wrong one to every
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bayescade.blocks._block import ActivationDraw, Block, Draw, MeanDraw, WeightDraw
-from bayescade.devices import available_bytes
+from bayescade.devices import available_bytes, has_bfloat16
 from bayescade.errors import UserError
+from bayescade.inference.differences import NARROW, near_blocks, near_bytes
 from bayescade.inference.fused import FusedSampler
 from bayescade.inference.moments import Estimate, StreamingMoments
 from bayescade.inference.noise import activation_noise, by_layer, normals, weight_noise
@@ -37,14 +39,17 @@ class InferenceSettings:
 
     draws: str = "weights"  # weights, or activations (the paper)
     analytic: bool = True  # the last block's weights are integrated in closed form, not drawn
-    # fused: Triton kernels with features in half precision, for draws of weights; plain; auto = fused on a GPU.
+    # fused: Triton kernels with features in half precision, for draws of weights; differences: on a CPU what draws change, in
+    # bfloat16; plain; auto = fused on a GPU, differences on a CPU that gains by them.
     kernels: str = "auto"
     tolerance: float = 0.0  # stop when the relative error of the epistemic std is at most this; 0 = take all samples
 
     def __post_init__(self) -> None:
         if self.draws not in ("weights", "activations"):
             raise UserError(f"setting draws: expected weights or activations, got '{self.draws}'")
-        check_kernels(self.kernels)
+        check_kernels(self.kernels, "differences")
+        if self.kernels == "differences" and self.draws != "weights":
+            raise UserError("setting kernels: differences are for draws=weights")
         if not 0 <= self.tolerance < 1:
             raise UserError(f"setting tolerance: expected at least 0 and less than 1, got {self.tolerance}")
 
@@ -162,10 +167,13 @@ def sample_runs(
             drawn = fast.sample(data, first, weight_noise(blocks, draws, seed, first), analytic)
             yield SampleRun.of(draws, first, drawn.mean, drawn.variance, drawn.aleatoric)
         return
-    start = Start.of(blocks[0], data, first)
+    applied: Sequence[Applied] = [WholeBlock(block) for block in blocks]
+    if is_random(cascade, analytic) and by_differences(settings, blocks, first):
+        applied = near_blocks(blocks, data, first, NARROW)
+    start = Start.of(applied[0], data, first)
 
     def work(draws: range) -> SampleRun:
-        return sample(blocks, data, start, settings.draws, draws, seed, place, analytic)
+        return sample(applied, data, start, settings.draws, draws, seed, place, analytic)
 
     if first.device.type == "cpu":
         part = pass_bytes(cascade, (first.shape[-2], first.shape[-1])) * len(parts[0]) * len(first)
@@ -174,17 +182,60 @@ def sample_runs(
         yield from map(work, parts)
 
 
+def by_differences(settings: InferenceSettings, blocks: Sequence[Block], first: Tensor) -> bool:
+    """Whether draws go by what they change: on CPUs that gain by it, where there is room for what it is a change of."""
+    if settings.kernels != "auto":
+        return settings.kernels == "differences"
+    if settings.draws != "weights" or first.device.type != "cpu" or first.dtype != torch.float32 or not has_bfloat16():
+        return False
+    return near_bytes(blocks, first, NARROW) < available_bytes(first.device) // 4
+
+
+class Applied(Protocol):
+    """A block as samples use it."""
+
+    @property
+    def block(self) -> Block:
+        """The block itself."""
+
+    def features(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Its inputs side by side, and the common features."""
+
+    def variance(self, inputs: Tensor, h: Tensor, draw: Draw | None) -> Tensor | None:
+        """The variance for a draw; without one its mean over the weights."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeBlock:
+    """A block as it is."""
+
+    block: Block
+
+    def features(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Its inputs side by side, and the common features."""
+        return self.block.features(x, gradient)
+
+    def variance(self, inputs: Tensor, h: Tensor, draw: Draw | None) -> Tensor | None:
+        """The variance for a draw; without one its mean over the weights."""
+        net = self.block.variance
+        if net is None:
+            return None
+        found: Tensor = net.expected(inputs, h) if draw is None else net(inputs, h, draw)
+        return found
+
+
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What all samples share: the first image, and the features of the first block there."""
+    """What all samples share: the first image, and what the first block makes of it."""
 
     image: Tensor  # (batch, 1, height, width)
+    inputs: Tensor  # (batch, 2, height, width)
     features: Tensor  # (batch, c, height, width)
 
     @classmethod
-    def of(cls, block: Block, data: Data, image: Tensor) -> "Start":
+    def of(cls, applied: Applied, data: Data, image: Tensor) -> "Start":
         """The start of a cascade that begins with this block."""
-        return cls(image, block.features(image, data.gradient(image))[1])
+        return cls(image, *applied.features(image, data.gradient(image)))
 
 
 def is_random(cascade: Cascade, analytic: bool) -> bool:
@@ -213,7 +264,7 @@ def gpu_room(device: torch.device) -> int:
 
 @torch.no_grad()
 def sample(
-    blocks: Sequence[Block],
+    applied: Sequence[Applied],
     data: Data,
     start: Start,
     kind: str,  # weights or activations
@@ -224,26 +275,25 @@ def sample(
 ) -> SampleRun:
     """Some draws, pushed through all blocks; the last one's weights are integrated where `analytic`."""
     first = start.image
+    blocks = [each.block for each in applied]
     noise = by_layer(blocks, weight_noise(blocks, draws, seed, first)) if kind == "weights" else []
     x = first if kind == "weights" else first.repeat(len(draws), 1, 1, 1)
     last = len(blocks) - 1
     variance: Tensor | None = None
     aleatoric: Tensor | None = None
-    for number, block in enumerate(blocks):
+    for number, (block, each) in enumerate(zip(blocks, applied, strict=True)):
         draw: Draw = MeanDraw()
         if block.layers and kind == "weights":
             draw = WeightDraw(noise[number], shared=number == 0)
         elif block.layers:
             draw = ActivationDraw(activation_noise(block, number, draws, seed, place, first))
-        if number == 0 and number < last and kind == "weights":
-            x = block.image_of(x, start.features, draw)
-        elif number < last:
-            x = block.image(x, data.gradient(x), draw)
-        elif analytic:
-            moments, aleatoric = block.moments(x, data.gradient(x))
+        shared = number == 0 and kind == "weights"
+        inputs, h = (start.inputs, start.features) if shared else each.features(x, data.gradient(x))
+        if number == last:
+            aleatoric = each.variance(inputs, h, None if analytic else draw)
+        if number == last and analytic:
+            moments = block.moments_of(x, block.last.mean(h), block.last.output_variance(h))
             x, variance = moments.mean, moments.variance
         else:
-            prediction = block(x, data.gradient(x), draw)
-            x, aleatoric = prediction.mean, prediction.variance
-
+            x = block.image_of(x, h, draw)
     return SampleRun.of(draws, first, x, variance, aleatoric)

@@ -30,10 +30,11 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def check_kernels(kernels: str) -> None:
-    """Raises for a setting that is not one of `KERNELS`."""
-    if kernels not in KERNELS:
-        raise UserError(f"setting kernels: expected {', '.join(KERNELS)}, got '{kernels}'")
+def check_kernels(kernels: str, *others: str) -> None:
+    """Raises for a setting that is not one of `KERNELS`, or of the others."""
+    known = (*KERNELS, *others)
+    if kernels not in known:
+        raise UserError(f"setting kernels: expected {', '.join(known)}, got '{kernels}'")
 
 
 def is_fused(kernels: str, device: torch.device) -> bool:

@@ -27,10 +27,11 @@ from bayescade.progress import progress
 from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction, Reconstructor, as_sinograms
 from bayescade.rows import Rows, rows_like
-from bayescade.runs import Run, Tensors
+from bayescade.runs import INNER, Run, Tensors
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.fit import FitSettings
 from bayescade.training.greedy import GreedySettings, Report, train_cascade
+from bayescade.training.joint import JointSettings, train_jointly
 from bayescade.training.stage import Stage, batches
 
 
@@ -60,6 +61,7 @@ class Settings:
     fit: FitSettings
     data: DataSettings
     inference: InferenceSettings
+    joint: JointSettings = dataclasses.field(default_factory=JointSettings)
 
 
 _RECOMMENDED = Settings(
@@ -92,6 +94,9 @@ _PAPER = Settings(
     inference=InferenceSettings(draws="activations", analytic=False),
 )
 
+FULL = 175  # degrees that views cover, above which nothing is missing but between them
+FEW_VIEWS = 24  # below which 4000 images are learned by heart: there are more, each seen less often
+
 PRESETS: dict[str, Settings] = {
     "recommended": _RECOMMENDED,
     "paper": _PAPER,  # the text of the paper
@@ -104,34 +109,36 @@ PRESETS: dict[str, Settings] = {
 
 
 def preset(name: str, geometry: Geometry) -> Settings:
-    """The settings of that name, with the width and the number of blocks that go with the geometry."""
+    """The settings of that name, with the number of blocks and images that go with the geometry."""
     if name not in PRESETS:
         raise UserError(shelf.unknown("preset", name, list(PRESETS)))
     settings = PRESETS[name]
-    channels, number = settings.block.channels, paper_blocks(geometry)
+    number = paper_blocks(geometry)
     if name == "recommended":
-        channels, number = recommended_size(geometry)
-    return dataclasses.replace(
-        settings,
-        block=dataclasses.replace(settings.block, channels=channels),
-        greedy=dataclasses.replace(settings.greedy, blocks=number),
-    )
+        number = recommended_blocks(geometry)
+        if covered(geometry) > FULL and geometry.views < FEW_VIEWS:
+            settings = dataclasses.replace(
+                settings,
+                data=dataclasses.replace(settings.data, images=16_000),
+                fit=dataclasses.replace(settings.fit, epochs=3),
+            )
+    return dataclasses.replace(settings, greedy=dataclasses.replace(settings.greedy, blocks=number))
 
 
 def paper_blocks(geometry: Geometry) -> int:
     """K of the paper: 10 from 32 views on, 20 below and for [0, 150) degrees, 30 for smaller arcs."""
-    if covered(geometry) > 175:
+    if covered(geometry) > FULL:
         return 10 if geometry.views >= 32 else 20
     return 20 if covered(geometry) > 135 else 30
 
 
-def recommended_size(geometry: Geometry) -> tuple[int, int]:
-    """Channels and blocks: wider blocks for very few views, more of them where more is missing."""
-    if covered(geometry) <= 175:
-        return 16, 18
-    if geometry.views < 24:
-        return 32, 12
-    return 16, 16 if geometry.views < 48 else 12
+def recommended_blocks(geometry: Geometry) -> int:
+    """More blocks where more is missing."""
+    if covered(geometry) <= FULL:
+        return 18
+    if geometry.views < FEW_VIEWS:
+        return 24 if geometry.views < 12 else 20
+    return 16 if geometry.views < 48 else 12
 
 
 def covered(geometry: Geometry) -> float:
@@ -165,16 +172,40 @@ def train(
     def keep(place: int, block: Block, record: dict[str, Any]) -> None:
         run.keep(place, block.state_dict(), record)
 
-    train_cascade(
-        make,
-        start.stage(*training, settings.fit.batch),
-        start.stage(*validation, settings.fit.batch),
+    first, watched = start.stage(*training, settings.fit.batch), start.stage(*validation, settings.fit.batch)
+    kept = run.joint()
+    if kept is None:
+        done = train_cascade(
+            make,
+            first,
+            watched,
+            settings.greedy,
+            settings.fit,
+            seed=seed,
+            done=done,
+            keep=keep,
+            end=run.end,
+            report=report,
+            team=team,
+        )
+    if not settings.joint.epochs or not done:
+        return
+
+    def keep_all(
+        blocks: Sequence[Block], memory: Mapping[str, Tensor], records: Sequence[Any], record: dict[str, Any]
+    ) -> None:
+        run.keep_joint([block.state_dict() for block in blocks], memory, records, record)
+
+    train_jointly(
+        done,
+        first,
+        watched,
+        settings.joint,
         settings.greedy,
         settings.fit,
         seed=seed,
-        done=done,
-        keep=keep,
-        end=run.end,
+        kept=kept,
+        keep=keep_all,
         report=report,
         team=team,
     )
@@ -192,11 +223,11 @@ def load(
     """A trained cascade, ready to be called with sinograms."""
     settings = manifest["settings"]
     parts = [field.name for field in dataclasses.fields(Settings)]
-    if any(part not in settings for part in parts):
+    if any(part not in settings for part in parts if part != "joint"):  # which models of older versions do not have
         raise UserError(
             f"{name}: its manifest is damaged: expected the settings {', '.join(parts)}, got {', '.join(settings)}"
         )
-    trained = settings_from(Settings, {part: settings[part] for part in parts})
+    trained = settings_from(Settings, {part: settings[part] for part in parts if part in settings})
     if not weights:
         raise UserError(f"{name}: no block is trained yet; go on with the same train command")
     for text in overrides:
@@ -206,10 +237,16 @@ def load(
                 + ", ".join(f"inference.{field.name}" for field in dataclasses.fields(InferenceSettings))
             )
     chosen = load_settings(Settings, overrides=overrides, base=trained)
-    cascade = Cascade([load_block(kind, trained, tensors) for tensors in weights])
+    *inner, last = weights
+    cascade = Cascade(
+        [*(load_block(kind, trained, tensors, inner=True) for tensors in inner), load_block(kind, trained, last)]
+    )
     warning = None
     if manifest.get("status") != "done":
-        warning = f"{name} is not trained to its end: {len(weights)} of {trained.greedy.blocks} blocks"
+        done = f"{len(weights)} of {trained.greedy.blocks} blocks"
+        if "joint" in manifest:
+            done = f"{manifest['joint']['rounds']} of {trained.joint.rounds} rounds of the joint training"
+        warning = f"{name} is not trained to its end: {done}"
     return TrainedCascade(name, cascade, geometry, chosen, choose_device(device), warning)
 
 
@@ -219,11 +256,12 @@ def build_block(kind: str, settings: BlockSettings, generator: torch.Generator) 
     return block
 
 
-def load_block(kind: str, settings: Settings, tensors: Tensors) -> Block:
-    """A block with stored weights."""
+def load_block(kind: str, settings: Settings, tensors: Tensors, inner: bool = False) -> Block:
+    """A block with stored weights; one that another follows may come without its variance."""
     block = build_block(kind, settings.block, torch.Generator())
+    fresh = {key: value for key, value in block.state_dict().items() if inner and key.startswith(INNER)}
     try:
-        block.load_state_dict({key: value.float() for key, value in tensors.items()})
+        block.load_state_dict({**fresh, **{key: value.float() for key, value in tensors.items()}})
     except RuntimeError as error:
         raise UserError(f"the weights do not fit their settings: {' '.join(str(error).split()):.200}") from None
     return block

@@ -19,11 +19,12 @@ ANY_GEOMETRY = False  # weights belong to a geometry
 class NetworkSettings:
     """Shape of the network."""
 
-    channels: int = 24  # of the largest scale; each smaller one has twice as many
-    scales: int = 4
+    channels: int = 16  # of the largest scale; each smaller one has twice as many, up to the most
+    most_channels: int = 48
+    scales: int = 5
 
     def __post_init__(self) -> None:
-        check_whole(self, "channels", most=1024)
+        check_whole(self, "channels", "most_channels", most=4096)
         check_whole(self, "scales", most=8)
 
 
@@ -39,12 +40,13 @@ class Settings:
 def preset(name: str, geometry: Geometry) -> Settings:
     """The settings of that name."""
     _network.check_preset(name)
-    return Settings(NetworkSettings(), EndToEndSettings(), DataSettings())
+    return Settings(NetworkSettings(), EndToEndSettings(epochs=20), DataSettings(images=16_000))
 
 
 def build(settings: Settings, physics: Physics, generator: torch.Generator) -> UNet:
     """The network with fresh weights."""
-    return UNet(settings.network.channels, settings.network.scales, generator)
+    shape = settings.network
+    return UNet(shape.channels, shape.most_channels, shape.scales, generator)
 
 
 train = partial(_network.train, build)

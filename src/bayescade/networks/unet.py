@@ -1,7 +1,7 @@
 """A U-Net that corrects an image: image + net(image) (Ronneberger et al. 2015; Jin et al. 2017 for tomography).
 
-Every scale has two 3 x 3 convolutions with group norm and ReLU; scales are half as large and have twice the channels. What is
-learned is the correction: its last convolution starts at zero, so training starts from the image itself.
+Every scale has two 3 x 3 convolutions with group norm and ReLU; scales are half as large and have twice the channels, up to a
+limit. What is learned is the correction: its last convolution starts at zero, so training starts from the image itself.
 """
 
 from typing import final
@@ -17,16 +17,16 @@ from bayescade.networks._conv import convolution
 class UNet(nn.Module):
     """(image, sinogram) -> image; the sinogram is not looked at."""
 
-    def __init__(self, channels: int, scales: int, generator: torch.Generator):
+    def __init__(self, channels: int, most: int, scales: int, generator: torch.Generator):
         super().__init__()
-        widths = [channels * 2**scale for scale in range(scales)]
+        widths = [min(channels * 2**scale, most) for scale in range(scales)]
         self.down = nn.ModuleList(
             [pair(into, width, generator) for into, width in zip([1, *widths], widths, strict=False)]
         )
         self.up = nn.ModuleList(
             [pair(widths[scale + 1] + widths[scale], widths[scale], generator) for scale in reversed(range(scales - 1))]
         )
-        self.last = convolution(channels, 1, generator, size=1)
+        self.last = convolution(widths[0], 1, generator, size=1)
         nn.init.zeros_(self.last.weight)
 
     def prepare(self, image: Tensor, sinogram: Tensor) -> None:

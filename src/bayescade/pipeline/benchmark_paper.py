@@ -60,7 +60,7 @@ def benchmark_paper(
     images: int = ellipses.PAPER_TEST,
     samples: int = 100,
     seed: int = 0,
-    draws: int = 1,  # of the noise, with seeds from `seed` on; a row has the medians
+    draws: int = 3,  # of the noise, with seeds from `seed` on; a row has the medians
     settings: Sequence[str] = (),  # "key=value", for one method
     out: str | None = None,
     device: str = "auto",

@@ -24,7 +24,7 @@ def pack_model(run: str, out: str, *, half: bool = False, device: str = "auto") 
     noise = manifest["settings"]["noise"]
     known = case in PAPER_CASES and manifest["geometry"] == case_geometry(case).to_json()
     if known and not noise["photons"] and noise["relative"] == NOISE.relative:
-        row = benchmark_paper([str(folder.resolve())], [case], samples=SAMPLES, device=device)["rows"][0]
+        row = benchmark_paper([str(folder.resolve())], [case], samples=SAMPLES, draws=1, device=device)["rows"][0]
         names = ("psnr", "psnr_shepp_logan", "ssim", "uncertainty")
         manifest["scores"] = {**{name: row[name] for name in names}, "samples": SAMPLES, "seed": 0}
     write_text(folder / CARD, write_card(manifest))

@@ -6,6 +6,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from bayescade.devices import nothing_collected
+
 EAGER_STEPS = 3  # before the graph is captured: libraries choose their kernels, the optimiser makes its state
 
 
@@ -38,7 +40,7 @@ class Captured:
             return self.value
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=self.stream):
+            with nothing_collected(), torch.cuda.graph(self.graph, stream=self.stream):
                 self.value = self.compute()
         self.graph.replay()
         return self.value

@@ -89,7 +89,7 @@ def train_network(
     rates = list(schedule(settings.learning_rate, settings.final_learning_rate, settings.warm_up, steps))
     network.to(device)
     channels_last(network)
-    parameters = list(network.parameters())
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     group = {"params": parameters, "factor": 1.0, "weight_decay": settings.weight_decay}
     optimiser = adam_of([group], settings.learning_rate)
     record: dict[str, Any] = {"rounds": 0, "seconds": 0.0}
@@ -169,7 +169,8 @@ class NetworkStep:
             image = self.network(self.first, self.sinogram)
         image = image.to(self.truth.dtype)
         image_error(image, self.truth, self.balance, self.team).backward()
-        gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
+        learning = self.optimiser.param_groups[0]["params"]
+        gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
         self.team.average(gradients)
         clipped(gradients, self.clip)
         self.optimiser.step()
@@ -199,11 +200,9 @@ def restore(network: nn.Module, optimiser: torch.optim.Adam, tensors: Mapping[st
     """Puts back what was kept."""
     network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(WORK)})
     for place, parameter in enumerate(optimiser.param_groups[0]["params"]):
-        state = {name: tensors[f"{WORK}{place}.{name}"] for name in STATES}
-        on_gpu = parameter.device.type == "cuda"
-        optimiser.state[parameter] = {
-            name: value.to(parameter.device if on_gpu or name != "step" else "cpu").clone(
-                memory_format=torch.preserve_format
-            )
-            for name, value in state.items()
-        }
+        own = {name: tensors[f"{WORK}{place}.{name}"] for name in STATES}
+        state = {
+            name: torch.empty_like(parameter).copy_(own[name]) for name in STATES if name != "step"
+        }  # laid out like it
+        state["step"] = own["step"].to(parameter.device if parameter.is_cuda else "cpu", copy=True)
+        optimiser.state[parameter] = state

@@ -1,53 +1,113 @@
-"""The posterior of a trained block's random layers, set in closed form under the likelihood of the training images."""
+"""The posterior of a trained block's random layers, set in closed form under the likelihood of the training images.
 
-from collections.abc import Sequence
+Behind the ReLU that ends a block a weight is known by the pixels that are open: pixel i tells w_i h_id^2 about weight d with
+the probability F(m_i / s_i) that a draw opens it, m_i and s_i being mean and standard deviation before the ReLU, F the normal
+distribution function. The variance of the nearest Gaussian with independent weights is where
+
+    1 / variance_d = 1 + sum_i w_i h_id^2 F(m_i / s_i) / temperature,
+
+which has the variances on both sides, in s_i. A pixel that is closed with mean weights tells nothing by them, but as soon as
+draws would open it; without this a weight that only closed pixels have would be as wide as the prior, and the draws of it noise
+in what should be empty.
+"""
 
 import torch
+from torch import Tensor
 
+from bayescade.bayes.gaussian import safe_sqrt
 from bayescade.bayes.last_layer import Curvature, NormalEquations
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks._block import Block, MeanDraw
 from bayescade.training.stage import Stage, batches, images_behind, mean_square
 
 REFIT_BATCH = 64
+# Passes over some images, then over all, at most, in search of the standard deviations of the image's layer.
+SOME, PASSES, ALL_PASSES = 512, 12, 5
+NEAR = 0.05  # in the logarithm of a standard deviation: that is near enough
 
 
 @torch.no_grad()
 def refit(block: Block, stage: Stage, temperature: float, move: bool) -> None:
     """The posterior of the random layers under the honest likelihood of the stage, the features frozen.
 
-    The image's layer sees precision output_scale^2 / v where the ReLU is open. The variance's layer has its Fisher information,
-    and keeps its mean, which was fitted by the likelihood. One variance for all pixels becomes the mean squared error.
+    The image's layer sees precision output_scale^2 / v where the ReLU is open; with `move` its mean is set too. The variance's
+    layer has its Fisher information, and keeps its mean, which was fitted by the likelihood. One variance for all pixels
+    becomes the mean squared error.
     """
     if block.variance is None:
         return
-    layers = random_layers(block)
-    sums: list[NormalEquations | Curvature] = [
-        NormalEquations(layer) if move and place == 0 else Curvature(layer) for place, layer in enumerate(layers)
-    ]
-    for some in batches(len(stage), REFIT_BATCH):
-        add_images(block, stage, some, sums)
-    for layer, found in zip(layers, sums, strict=True):
+    if move and isinstance(block.last, MeanFieldConv):
+        refit_mean(block, block.last, stage, temperature)
+    if isinstance(block.last, MeanFieldConv):
+        refit_spread(block, block.last, stage, temperature)
+    for layer in block.variance.layers:
+        assert isinstance(layer, MeanFieldConv)
+        found = Curvature(layer)
+        for some in batches(len(stage), REFIT_BATCH):
+            known = block.variance.information(*block.features(stage.image[some], stage.gradient[some]))
+            assert known is not None
+            found.add(*known)
         found.refit(layer, temperature)
     if not block.variance.layers:
         image = images_behind(block, stage, "mean", batch=REFIT_BATCH)
         block.variance.start(mean_square(image, stage.truth))
 
 
-def add_images(block: Block, stage: Stage, some: slice, sums: Sequence[NormalEquations | Curvature]) -> None:
-    """Adds some images of the stage to the sums of the random layers."""
+def refit_mean(block: Block, layer: MeanFieldConv, stage: Stage, temperature: float) -> None:
+    """The mean of the image's layer, by the normal equations of the pixels that are open."""
+    equations = NormalEquations(layer)
+    for some in batches(len(stage), REFIT_BATCH):
+        x, h, weight = seen(block, stage, some)
+        mean = x + block.output_scale * layer.mean(h)
+        residual = stage.truth[some] - mean.clamp_min(0)
+        equations.add(h, weight * (mean > 0), residual / block.output_scale)
+    equations.refit(layer, temperature)
+
+
+def refit_spread(block: Block, layer: MeanFieldConv, stage: Stage, temperature: float) -> None:
+    """The variances of the image's layer, pass after pass from the prior on, first over some of the images, then over all.
+
+    Where a step turns back, the next is half as long.
+    """
+    layer.log_std.zero_()
+    length = torch.ones_like(layer.log_std)
+    before = torch.zeros_like(layer.log_std)
+    some = min(len(stage), SOME)
+    for images in [some] * PASSES + [len(stage)] * ALL_PASSES:
+        if images < len(stage) and float(before.abs().max()) < NEAR and before.any():
+            continue
+        change = wanted_spread(block, layer, stage, images, temperature).to(layer.log_std) - layer.log_std
+        length = torch.where(change * before < 0, length / 2, length)
+        layer.log_std.add_(length * change)
+        before = change
+        if images == len(stage) and float(change.abs().max()) < NEAR:
+            break
+
+
+def wanted_spread(block: Block, layer: MeanFieldConv, stage: Stage, images: int, temperature: float) -> Tensor:
+    """The log standard deviations that the present ones ask for, by the first so many images as if they were all."""
+    found = Curvature(layer)
+    for some in batches(images, REFIT_BATCH):
+        x, h, weight = seen(block, stage, some)
+        mean = x + block.output_scale * layer.mean(h)
+        std = block.output_scale * safe_sqrt(layer.output_variance(h))
+        found.add(h, weight * open_share(mean, std))
+    return found.log_std(temperature * images / len(stage))
+
+
+def seen(block: Block, stage: Stage, some: slice) -> tuple[Tensor, Tensor, Tensor]:
+    """Images, common features, and the precision of the output of the image's layer where the ReLU is open."""
     assert block.variance is not None
     x = stage.image[some]
     inputs, h = block.features(x, stage.gradient[some])
-    scale = block.output_scale
-    mean = x + scale * block.last.mean(h)
     variance = block.variance(inputs, h, MeanDraw()).expand_as(x)
-    residual = stage.truth[some] - mean.clamp_min(0)
-    sums[0].add(h, scale**2 * (mean > 0) / variance, residual / scale)
-    known = block.variance.information(inputs, h)
-    if known is not None:
-        features, information = known
-        sums[1].add(features, information, torch.zeros_like(information))
+    return x, h, block.output_scale**2 / variance
+
+
+def open_share(mean: Tensor, std: Tensor) -> Tensor:
+    """The probability that a Gaussian is above 0."""
+    known = std > 0
+    return torch.where(known, torch.special.ndtr(mean / torch.where(known, std, 1)), (mean > 0).to(mean.dtype))
 
 
 def random_layers(block: Block) -> list[MeanFieldConv]:
