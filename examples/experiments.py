@@ -18,7 +18,7 @@ from train_cells import VALIDATION
 from bayescade import methods, shelf
 from bayescade.files import read_text, write_json, write_text
 from bayescade.physics.cases import PAPER_CASES, case_geometry
-from bayescade.runs import METRICS, parts_done, read_manifest, seconds_of
+from bayescade.runs import METRICS, parts_done, read_manifest
 
 DOCS = Path(__file__).parent.parent / "docs"
 INTRO = """# Experiments
@@ -49,7 +49,7 @@ def record_of(folder: Path) -> dict[str, Any]:
         if "validation_psnr" in line and line["block"] <= done:
             curve[line["block"]] = line["validation_psnr"]
     for place, block in enumerate(blocks):
-        if "rounds" not in block and "joint" not in manifest:
+        if "rounds" not in block:
             curve[place + 1] = block["validation_psnr"]  # of the try that was kept
     remarks = [line["failed"] for line in lines if "failed" in line]
     if manifest["status"] != "done":
@@ -64,7 +64,7 @@ def record_of(folder: Path) -> dict[str, Any]:
         "settings": {key: value for key, value in manifest["settings"].items() if key not in ("noise", "images")},
         "curve": [round(curve[block], 2) for block in sorted(curve)],
         "validation": json.loads(read_text(scored)) if scored.exists() else None,
-        "seconds": manifest.get("training_seconds") or seconds_of(manifest),
+        "seconds": manifest.get("training_seconds") or sum(block["seconds"] for block in manifest["blocks"]),
         "remarks": remarks,
     }
 
@@ -76,13 +76,10 @@ def changes(record: dict[str, Any]) -> str:
     found = [] if record["preset"] == "recommended" else [f"preset {record['preset']}"]
     for part, values in base.items():
         then = record["settings"].get(part, {})
-        front = "joint " if part == "joint" else ""
-        if part == "joint" and not then.get("epochs") and not values["epochs"]:
-            continue  # it was not asked for
         for name, value in values.items():
             was = then.get(name, OFF.get(name, value))
             if was != value and name not in ("memory", "kernels", "tolerance"):
-                found.append(f"{front}{name} {was:g}" if isinstance(was, float) else f"{front}{name} {was}")
+                found.append(f"{name} {was:g}" if isinstance(was, float) else f"{name} {was}")
     return ", ".join(found) or "none"
 
 

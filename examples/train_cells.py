@@ -65,9 +65,8 @@ def length(path: Path) -> int:
     method_name, case = path.stem.split("_")[:2]
     method = shelf.take(methods, method_name)
     settings = load_settings(method.Settings, str(path), base=method.preset("recommended", case_geometry(case)))
-    if not hasattr(settings, "greedy"):
-        return int(settings.fit.epochs * settings.data.images)
-    return int(settings.greedy.blocks * (settings.fit.epochs + settings.joint.epochs) * settings.data.images)
+    blocks = settings.greedy.blocks if hasattr(settings, "greedy") else 1
+    return int(blocks * settings.fit.epochs * settings.data.images)
 
 
 def status(folder: Path) -> str:

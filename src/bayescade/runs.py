@@ -1,13 +1,12 @@
 """Run folders: what a training leaves, block by block, so that it can go on after it was cut off, and be used as a model.
 
     manifest.json          what is trained (method, geometry, settings, seed, versions), every block with hash and scores
-    block-01.safetensors   the weights of a block; or network-01.safetensors, a network behind so many rounds of its training;
-                           or joint-01.safetensors, all blocks behind so many rounds of their joint training
+    block-01.safetensors   the weights of a block; or network-01.safetensors, a network behind so many rounds of its training
     metrics.jsonl          a line per epoch
 
 Everything is written whole or not at all; the manifest names a block only after its file is in place. A packed model (`pack`)
 is the same with all blocks in one file, whose name has its hash: a new one never takes the place of one that is in use. It has
-the variance of its last block only, which is all that is asked for.
+the variance of its last block only, which is all that is asked for, and is not trained any further.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -55,10 +54,8 @@ REMEDY = "restore it, or train again in another folder"
 BLOCK_KEYS = {"file": str, "sha256": str, "seconds": float, "validation_psnr": float, "warnings": list}
 
 BLOCKS = "greedy.blocks"  # the setting that a run may have more of when it is taken up again
-JOINT = "joint."  # in front of the settings of what may follow when it is
 WORK = "optimiser."  # in front of the names of tensors that only a training needs
-
-INNER = "variance."  # and of those that only a training needs in a block that another follows
+INNER = "variance."  # and of those that are asked for in the last block only
 
 Tensors = dict[str, Tensor]
 
@@ -102,6 +99,10 @@ class Run:
             manifest is not None and manifest["blocks"]
         ):  # without a block there is nothing to go on with, and nothing to lose
             longer = is_longer(manifest, identity)
+            if longer and is_packed(manifest):
+                raise UserError(
+                    f"{folder}: a packed model has no more to learn from; train in the folder it was packed from"
+                )
             if longer:
                 manifest.update(settings=identity.settings, status="training")
                 manifest.pop("ended", None)
@@ -162,40 +163,6 @@ class Run:
             for old in before:
                 (self.folder / old).unlink(missing_ok=True)
 
-    def keep_joint(
-        self,
-        blocks: Sequence[Tensors],
-        memory: Mapping[str, Tensor],  # of the optimiser; its names begin with `WORK`
-        records: Sequence[Mapping[str, Any]],  # what is new to be said about each block; or nothing
-        record: Mapping[str, Any],  # about the joint training
-    ) -> None:
-        """Puts all blocks, as their joint training has them, in the place of those that are there."""
-        name = "joint.safetensors" if record["settled"] else f"joint-{record['rounds']:02d}.safetensors"
-        digest = ""
-        before = {block["file"] for block in self.manifest["blocks"]} - {name}
-        if self.writes:
-            named = {
-                f"{place:02d}.{key}": value for place, block in enumerate(blocks, 1) for key, value in block.items()
-            }
-            content, digest = serialised({**named, **memory})
-            write_bytes(self.folder / name, content)
-        new = records or [{} for _ in blocks]
-        entries = zip(self.manifest["blocks"], new, strict=True)
-        self.manifest["blocks"] = [{**entry, **more, "file": name, "sha256": digest} for entry, more in entries]
-        self.manifest["joint"] = dict(record)
-        self._write_manifest()
-        if self.writes:
-            for old in before:
-                (self.folder / old).unlink(missing_ok=True)
-
-    def joint(self) -> tuple[Tensors, dict[str, Any]] | None:
-        """The optimiser's memory and the record of a joint training that was begun."""
-        if "joint" not in self.manifest:
-            return None
-        entry = self.manifest["blocks"][0]
-        tensors = read_tensors(self.folder / entry["file"], entry["sha256"])
-        return {key: value for key, value in tensors.items() if key.startswith(WORK)}, self.manifest["joint"]
-
     def end(self, record: Mapping[str, Any]) -> None:
         """Notes that the cascade ends here, before its time."""
         self.manifest["ended"] = dict(record)
@@ -204,7 +171,9 @@ class Run:
     @property
     def seconds(self) -> float:
         """Training time so far, that of a block nobody kept included."""
-        return seconds_of(self.manifest)
+        return sum(block["seconds"] for block in self.manifest["blocks"]) + self.manifest.get("ended", {}).get(
+            "seconds", 0.0
+        )
 
     def finish(self, about: Mapping[str, Any], card: str) -> None:
         """Marks the run as done, and writes its card."""
@@ -261,14 +230,7 @@ def kept(manifest: Mapping[str, Any]) -> str:
 def parts_done(manifest: Mapping[str, Any]) -> int:
     """How many blocks are trained, or rounds of a network: what its metrics count by `block`."""
     blocks = manifest["blocks"]
-    rounds = manifest.get("joint", {}).get("rounds", 0)
-    return int(blocks[-1].get("rounds", len(blocks) + rounds)) if blocks else 0
-
-
-def seconds_of(manifest: Mapping[str, Any]) -> float:
-    """Training time of what there is, that of a block nobody kept included."""
-    parts = [*manifest["blocks"], manifest.get("ended", {}), manifest.get("joint", {})]
-    return float(sum(part.get("seconds", 0.0) for part in parts))
+    return int(blocks[-1].get("rounds", len(blocks))) if blocks else 0
 
 
 def weights_hash(manifest: Mapping[str, Any]) -> str:
@@ -277,21 +239,15 @@ def weights_hash(manifest: Mapping[str, Any]) -> str:
 
 
 def is_longer(manifest: Mapping[str, Any], identity: Identity) -> bool:
-    """Whether more blocks are asked for, or a joint training behind them, and nothing else: what is there comes first."""
+    """Whether more blocks are asked for, and nothing else: those that are there are the first of them."""
     there, now = flat(manifest["settings"]), flat(identity.settings)
-    keys = differing(there, now)
-    if not keys or "joint" in manifest or any(key != BLOCKS and not key.startswith(JOINT) for key in keys):
-        return False
-    return bool(now[BLOCKS] >= there[BLOCKS])
+    return differing(there, now) == [BLOCKS] and now[BLOCKS] > there[BLOCKS]
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The settings that differ, but for how a model is sampled, and how a joint training goes that nobody asks for."""
-    left_out = ["inference."]
-    if not old.get(f"{JOINT}epochs") and not new.get(f"{JOINT}epochs"):
-        left_out.append(JOINT)
+    """The settings that differ; how a model is sampled is not part of its training."""
     keys = [key for key in {**new, **old} if new.get(key) != old.get(key)]
-    return [key for key in keys if not key.startswith(tuple(left_out))]
+    return [key for key in keys if not key.startswith("inference.")]
 
 
 def check_same(folder: Path, manifest: Mapping[str, Any], identity: Identity) -> None:
@@ -412,6 +368,11 @@ def pack(folder: Path | str, out: Path | str, *, half: bool = False) -> dict[str
         if other.name != name:
             other.unlink()
     return packed
+
+
+def is_packed(manifest: Mapping[str, Any]) -> bool:
+    """Whether it is the manifest of a packed model."""
+    return any(entry["file"] == PACKED.format(entry["sha256"][:8]) for entry in manifest["blocks"])
 
 
 def check_packing(out: Path | str, folder: Path | str) -> None:

@@ -81,7 +81,7 @@ def test_when_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert near_bytes(blocks, first, torch.bfloat16) == 2 * 2 * (2 * 3 + 4 * 3 + 2 * 3 + 3) * first.numel() * 2
 
     def taken(room: int = 10**12, bfloat16: bool = True, **settings: str) -> bool:
-        monkeypatch.setattr(monte_carlo, "available_bytes", lambda device: room)
+        monkeypatch.setattr(monte_carlo, "MOST_NEAR", room)
         monkeypatch.setattr(monte_carlo, "has_bfloat16", lambda: bfloat16)
         return monte_carlo.by_differences(InferenceSettings(**settings), blocks, first)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.pipeline import models
 from bayescade.pipeline.models import load_model
 from bayescade.pipeline.train import train
-from bayescade.runs import Identity, Run, pack, read_manifest
+from bayescade.runs import Identity, Run, pack, read_blocks, read_manifest
 from bayescade.testing import check_method
 from bayescade.training import greedy
 from tests.pipeline.tiny import GEOMETRY, SETTINGS
@@ -335,6 +335,24 @@ def test_a_packed_run_gives_the_same_images(
     assert torch.allclose(whole.image, packed.image, atol=5e-3)
     assert torch.allclose(whole.std, packed.std, rtol=0.02, atol=1e-6)
     assert "bdgd-plus/tiny" in said(capsys, ["models"])
+
+
+def test_a_packed_model_has_the_variance_that_is_asked_for_and_learns_no_more(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, command("bdgd-plus", geometry, tmp_path / "run"))
+    pack(tmp_path / "run", tmp_path / "packed")
+    before = (tmp_path / "packed" / "manifest.json").read_text()
+    inner, last = read_blocks(tmp_path / "packed", read_manifest(tmp_path / "packed"))
+    assert not any(key.startswith("variance.") for key in inner)
+    assert any(key.startswith("variance.") for key in last)
+    sinogram = torch.rand(2, 1, 6, 15)
+    whole, packed = (load_model(str(tmp_path / name))(sinogram, samples=4) for name in ("run", "packed"))
+    assert torch.equal(whole.image, packed.image)
+    assert torch.equal(whole.std, packed.std)
+    line = [*command("bdgd-plus", geometry, tmp_path / "packed"), "--set", "greedy.blocks=3"]
+    assert "a packed model has no more to learn from" in said(capsys, line, code=2)
+    assert (tmp_path / "packed" / "manifest.json").read_text() == before
 
 
 def test_a_killed_training_ends_as_if_it_had_not_been(geometry: str, tmp_path: Path) -> None:

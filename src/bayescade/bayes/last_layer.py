@@ -76,7 +76,6 @@ class Curvature:
         self,
         h: Tensor,  # (batch, channels, height, width)
         weight: Tensor,  # (batch, 1, height, width) w
-        residual: Tensor | None = None,  # as for `NormalEquations`; not needed
     ) -> None:
         """Adds the pixels of a batch: tap after tap, the features that it moves onto a pixel, squared and weighted."""
         height, width = h.shape[-2:]

@@ -80,7 +80,7 @@ class Layers:
 
 @final
 class NearBlock:
-    """A block at the image that the mean weights give: the same numbers as the block, for draws that go by differences."""
+    """A block at the image that the mean weights give, for draws that go by differences from it."""
 
     def __init__(self, block: Block, x: Tensor, gradient: Tensor, dtype: torch.dtype, last: bool):
         self.block = block
@@ -102,10 +102,11 @@ class NearBlock:
         return inputs, self.trunk(inputs)
 
     def variance(self, inputs: Tensor, h: Tensor, draw: Draw | None) -> Tensor | None:
-        """The variance for a draw; without one its mean over the weights."""
+        """The variance of the last block for a draw; without one its mean over the weights."""
         net = self.block.variance
-        if self.body is None or not isinstance(net, VarianceNet):
+        if not isinstance(net, VarianceNet):
             return net.expected(inputs, h) if net is not None else None
+        assert self.body is not None, "of the last block only"
         seen = self.body(self._seen(net, inputs, h))
         if draw is not None:
             return net.of(draw.apply(net.last, seen, 1))

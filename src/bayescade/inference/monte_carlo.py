@@ -29,6 +29,9 @@ from bayescade.progress import Advance, quiet
 # what is free.
 CHUNK_BYTES = {"cpu": 3 * 2**24, "cuda": 2**33}
 MOST_PASSES = 128
+MOST_NEAR = (
+    2**32
+)  # bytes of features that samples by differences may keep: a fixed number, so that memory decides no answer
 # Samples between looks at a tolerance, whatever the memory: so the answer does not depend on the machine.
 LOOK_EVERY = 8
 
@@ -183,12 +186,15 @@ def sample_runs(
 
 
 def by_differences(settings: InferenceSettings, blocks: Sequence[Block], first: Tensor) -> bool:
-    """Whether draws go by what they change: on CPUs that gain by it, where there is room for what it is a change of."""
+    """Whether draws go by what they change: on CPUs that gain by it, unless what it is a change of is very large."""
+    on_cpu = first.device.type == "cpu"
+    if settings.kernels == "differences" and not on_cpu:
+        raise UserError("setting kernels: differences are for a CPU; use kernels=auto")
     if settings.kernels != "auto":
         return settings.kernels == "differences"
-    if settings.draws != "weights" or first.device.type != "cpu" or first.dtype != torch.float32 or not has_bfloat16():
+    if settings.draws != "weights" or not on_cpu or first.dtype != torch.float32 or not has_bfloat16():
         return False
-    return near_bytes(blocks, first, NARROW) < available_bytes(first.device) // 4
+    return near_bytes(blocks, first, NARROW) < MOST_NEAR
 
 
 class Applied(Protocol):

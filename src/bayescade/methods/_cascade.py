@@ -31,7 +31,6 @@ from bayescade.runs import INNER, Run, Tensors
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.fit import FitSettings
 from bayescade.training.greedy import GreedySettings, Report, train_cascade
-from bayescade.training.joint import JointSettings, train_jointly
 from bayescade.training.stage import Stage, batches
 
 
@@ -61,7 +60,6 @@ class Settings:
     fit: FitSettings
     data: DataSettings
     inference: InferenceSettings
-    joint: JointSettings = dataclasses.field(default_factory=JointSettings)
 
 
 _RECOMMENDED = Settings(
@@ -172,40 +170,16 @@ def train(
     def keep(place: int, block: Block, record: dict[str, Any]) -> None:
         run.keep(place, block.state_dict(), record)
 
-    first, watched = start.stage(*training, settings.fit.batch), start.stage(*validation, settings.fit.batch)
-    kept = run.joint()
-    if kept is None:
-        done = train_cascade(
-            make,
-            first,
-            watched,
-            settings.greedy,
-            settings.fit,
-            seed=seed,
-            done=done,
-            keep=keep,
-            end=run.end,
-            report=report,
-            team=team,
-        )
-    if not settings.joint.epochs or not done:
-        return
-
-    def keep_all(
-        blocks: Sequence[Block], memory: Mapping[str, Tensor], records: Sequence[Any], record: dict[str, Any]
-    ) -> None:
-        run.keep_joint([block.state_dict() for block in blocks], memory, records, record)
-
-    train_jointly(
-        done,
-        first,
-        watched,
-        settings.joint,
+    train_cascade(
+        make,
+        start.stage(*training, settings.fit.batch),
+        start.stage(*validation, settings.fit.batch),
         settings.greedy,
         settings.fit,
         seed=seed,
-        kept=kept,
-        keep=keep_all,
+        done=done,
+        keep=keep,
+        end=run.end,
         report=report,
         team=team,
     )
@@ -223,11 +197,11 @@ def load(
     """A trained cascade, ready to be called with sinograms."""
     settings = manifest["settings"]
     parts = [field.name for field in dataclasses.fields(Settings)]
-    if any(part not in settings for part in parts if part != "joint"):  # which models of older versions do not have
+    if any(part not in settings for part in parts):
         raise UserError(
             f"{name}: its manifest is damaged: expected the settings {', '.join(parts)}, got {', '.join(settings)}"
         )
-    trained = settings_from(Settings, {part: settings[part] for part in parts if part in settings})
+    trained = settings_from(Settings, {part: settings[part] for part in parts})
     if not weights:
         raise UserError(f"{name}: no block is trained yet; go on with the same train command")
     for text in overrides:
@@ -243,10 +217,7 @@ def load(
     )
     warning = None
     if manifest.get("status") != "done":
-        done = f"{len(weights)} of {trained.greedy.blocks} blocks"
-        if "joint" in manifest:
-            done = f"{manifest['joint']['rounds']} of {trained.joint.rounds} rounds of the joint training"
-        warning = f"{name} is not trained to its end: {done}"
+        warning = f"{name} is not trained to its end: {len(weights)} of {trained.greedy.blocks} blocks"
     return TrainedCascade(name, cascade, geometry, chosen, choose_device(device), warning)
 
 

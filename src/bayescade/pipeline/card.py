@@ -73,7 +73,6 @@ def what_of(manifest: Mapping[str, Any]) -> str:
         return (
             f"- **Cascade**: {len(blocks)} blocks with {settings['block']['channels']} channels, "
             f"loss {settings['greedy']['loss']}, {epochs} epochs a block"
-            + (f", then {settings['joint']['epochs']} epochs of all together" if "joint" in manifest else "")
         )
     shape = ", ".join(f"{name} {value}" for name, value in settings["network"].items())
     return f"- **Network**: {shape}; trained end to end, {epochs} epochs"
@@ -89,5 +88,5 @@ def precision_of(manifest: Mapping[str, Any]) -> str:
 
 def warnings_of(manifest: Mapping[str, Any]) -> list[str]:
     """All warnings of a run."""
-    parts = [*manifest["blocks"], manifest.get("ended", {}), manifest.get("joint", {})]
-    return [text for part in parts for text in part.get("warnings", [])]
+    ended = manifest.get("ended", {}).get("warnings", [])
+    return [text for block in manifest["blocks"] for text in block["warnings"]] + ended

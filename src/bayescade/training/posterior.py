@@ -2,7 +2,8 @@
 
 Behind the ReLU that ends a block a weight is known by the pixels that are open: pixel i tells w_i h_id^2 about weight d with
 the probability F(m_i / s_i) that a draw opens it, m_i and s_i being mean and standard deviation before the ReLU, F the normal
-distribution function. The variance of the nearest Gaussian with independent weights is where
+distribution function. The variance of the nearest Gaussian with independent weights (where the truth is 0, as it is where most
+pixels are closed; elsewhere in the sense of Gauss and Newton) is where
 
     1 / variance_d = 1 + sum_i w_i h_id^2 F(m_i / s_i) / temperature,
 
@@ -21,9 +22,10 @@ from bayescade.blocks._block import Block, MeanDraw
 from bayescade.training.stage import Stage, batches, images_behind, mean_square
 
 REFIT_BATCH = 64
-# Passes over some images, then over all, at most, in search of the standard deviations of the image's layer.
-SOME, PASSES, ALL_PASSES = 512, 12, 5
+SOME = 1024  # images, or a little more, that the search for the standard deviations begins with
+PASSES = 20  # over them, at most, and over all
 NEAR = 0.05  # in the logarithm of a standard deviation: that is near enough
+SHORTER, LONGER = 0.5, 1.5  # the length of a step over that of the one before
 
 
 @torch.no_grad()
@@ -65,33 +67,33 @@ def refit_mean(block: Block, layer: MeanFieldConv, stage: Stage, temperature: fl
 
 
 def refit_spread(block: Block, layer: MeanFieldConv, stage: Stage, temperature: float) -> None:
-    """The variances of the image's layer, pass after pass from the prior on, first over some of the images, then over all.
+    """The variances of the image's layer, from the prior on: first over some of the images, then over all until they are near.
 
-    Where a step turns back, the next is half as long.
+    What the standard deviations ask for falls as they rise, so a step may go too far: where one turns back it is half as long
+    as the one before, else longer again, up to all of the way.
     """
     layer.log_std.zero_()
-    length = torch.ones_like(layer.log_std)
-    before = torch.zeros_like(layer.log_std)
-    some = min(len(stage), SOME)
-    for images in [some] * PASSES + [len(stage)] * ALL_PASSES:
-        if images < len(stage) and float(before.abs().max()) < NEAR and before.any():
-            continue
-        change = wanted_spread(block, layer, stage, images, temperature).to(layer.log_std) - layer.log_std
-        length = torch.where(change * before < 0, length / 2, length)
-        layer.log_std.add_(length * change)
-        before = change
-        if images == len(stage) and float(change.abs().max()) < NEAR:
-            break
+    every = max(1, len(stage) // SOME)
+    for step in dict.fromkeys((every, 1)):
+        before, length = torch.zeros_like(layer.log_std), torch.ones_like(layer.log_std)
+        for _ in range(PASSES):
+            change = wanted_spread(block, layer, stage, step, temperature).to(layer.log_std) - layer.log_std
+            if float(change.abs().max()) < NEAR:
+                break
+            length = torch.where(change * before < 0, SHORTER * length, (LONGER * length).clamp_max(1))
+            layer.log_std.add_(length * change)
+            before = change
 
 
-def wanted_spread(block: Block, layer: MeanFieldConv, stage: Stage, images: int, temperature: float) -> Tensor:
-    """The log standard deviations that the present ones ask for, by the first so many images as if they were all."""
-    found = Curvature(layer)
-    for some in batches(images, REFIT_BATCH):
+def wanted_spread(block: Block, layer: MeanFieldConv, stage: Stage, step: int, temperature: float) -> Tensor:
+    """The log standard deviations that the present ones ask for, by every so manyth batch as if it were all."""
+    found, images = Curvature(layer), 0
+    for some in list(batches(len(stage), REFIT_BATCH))[::step]:
         x, h, weight = seen(block, stage, some)
         mean = x + block.output_scale * layer.mean(h)
         std = block.output_scale * safe_sqrt(layer.output_variance(h))
         found.add(h, weight * open_share(mean, std))
+        images += len(x)
     return found.log_std(temperature * images / len(stage))
 
 
