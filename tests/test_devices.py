@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bayescade import devices
-from bayescade.devices import has_bfloat16, nothing_collected
+from bayescade.devices import full_precision, has_bfloat16, nothing_collected
 
 
 class Cycle:
@@ -41,3 +41,12 @@ def test_bfloat16_is_what_the_cpu_says(known: dict[str, bool], has: bool, monkey
     assert devices.has_bfloat16.__wrapped__() == has
     monkeypatch.delattr(torch.cpu, "get_capabilities")
     assert not has_bfloat16.__wrapped__(), "a torch that does not say is not asked for it"
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_full_precision_ends_with_its_block(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", before)
+    with pytest.raises(ValueError, match="inside"), full_precision():
+        assert not torch.backends.cudnn.allow_tf32
+        raise ValueError("inside")
+    assert torch.backends.cudnn.allow_tf32 == before

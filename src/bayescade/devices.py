@@ -54,3 +54,14 @@ def nothing_collected() -> Iterator[None]:
     finally:
         if before:
             gc.enable()
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Convolutions of float32 with all of its digits, on GPUs that would round them too."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before

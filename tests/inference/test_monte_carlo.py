@@ -145,6 +145,18 @@ def test_a_replayed_graph_gives_the_same_samples(images: int, analytic: bool) ->
         assert (plain.aleatoric - found.aleatoric).abs().mean() < 0.05 * plain.aleatoric.mean()
 
 
+@pytest.mark.gpu
+def test_what_is_not_drawn_is_in_full_precision() -> None:
+    found = []
+    for device in ("cpu", "cuda"):
+        cascade = cascade_of(kind=deterministic).to(device)
+        operator = ray_transform(small_parallel(SIZE), device)
+        sinogram = operator(torch.rand((2, 1, SIZE, SIZE), generator=torch.Generator().manual_seed(0)).to(device))
+        data, first = Data(operator, 12.0, sinogram), operator.fbp(sinogram)
+        found.append(estimate(cascade, data, first, InferenceSettings(), samples=3, seed=0).image.cpu())
+    assert torch.allclose(*found, atol=2e-6)
+
+
 def test_the_seed_is_the_answer() -> None:
     cascade, (data, first) = cascade_of(), data_of()
     one, again, other = (

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayescade.blocks._block import ActivationDraw, Block, Draw, MeanDraw, WeightDraw
-from bayescade.devices import available_bytes, has_bfloat16
+from bayescade.devices import available_bytes, full_precision, has_bfloat16
 from bayescade.errors import UserError
 from bayescade.inference.differences import NARROW, near_blocks, near_bytes
 from bayescade.inference.fused import FusedSampler
@@ -111,8 +111,11 @@ def draw_images(
 
 
 def sampler_of(cascade: Cascade, settings: InferenceSettings) -> FusedSampler | None:
-    """The cascade by the fused kernels, where the settings and its device say so."""
+    """The cascade by the fused kernels, where the settings and its device say so; `auto` does without where nothing is drawn:
+    one pass is fast enough in full precision."""
     wanted = is_fused(settings.kernels, next(cascade.parameters()).device)
+    if settings.kernels == "auto" and not is_random(cascade, settings.analytic):
+        return None
     return FusedSampler(cascade) if wanted and settings.draws == "weights" else None
 
 
@@ -171,7 +174,14 @@ def sample_runs(
             yield SampleRun.of(draws, first, drawn.mean, drawn.variance, drawn.aleatoric)
         return
     applied: Sequence[Applied] = [WholeBlock(block) for block in blocks]
-    if is_random(cascade, analytic) and by_differences(settings, blocks, first):
+    if not is_random(cascade, analytic):
+        with full_precision():
+            alone = sample(
+                applied, data, Start.of(applied[0], data, first), settings.draws, parts[0], seed, place, analytic
+            )
+        yield alone
+        return
+    if by_differences(settings, blocks, first):
         applied = near_blocks(blocks, data, first, NARROW)
     start = Start.of(applied[0], data, first)
 
