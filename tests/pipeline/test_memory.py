@@ -15,7 +15,7 @@ from tests.geometries import small_parallel
 
 SCRIPT = Path(__file__).parent / "train_within_memory.py"
 SCAN = "bins = 95\nviews = 8\nimage_shape = [64, 64]\n"
-NUMBERS = 1200 * (7 * 64 * 64 + 8 * 95)  # of the training set in memory
+NUMBERS = 800 * (7 * 64 * 64 + 8 * 95)  # of the training set in memory
 
 
 def trained(folder: Path, memory: float) -> dict:

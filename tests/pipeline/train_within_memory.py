@@ -10,7 +10,7 @@ torch.set_num_threads(1)
 from bayescade.data.simulate import Noise  # noqa: E402
 from bayescade.pipeline.train import train  # noqa: E402
 
-IMAGES = 1200
+IMAGES = 800
 SETTINGS = [
     "fit.batch=16",
     "fit.epochs=1",
