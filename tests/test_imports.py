@@ -15,7 +15,7 @@ LEVELS = [
     {"errors"},
     {"shelf", "files", "progress", "devices", "seeds", "rows", "bayes", "kernels"},
     {"arrays", "config", "physics", "blocks", "runs"},
-    {"results", "projectors", "phantoms", "metrics", "networks"},
+    {"packing", "results", "projectors", "phantoms", "metrics", "networks"},
     {"data", "figures", "training", "inference", "uncertainty"},
     {"methods", "testing"},
     {"pipeline"},

@@ -4,7 +4,7 @@
     block-01.safetensors   the weights of a block; or network-01.safetensors, a network behind so many rounds of its training
     metrics.jsonl          a line per epoch
 
-Everything is written whole or not at all; the manifest names a block only after its file is in place. A packed model (`pack`)
+Everything is written whole or not at all; the manifest names a block only after its file is in place. A packed model
 is the same with all blocks in one file, whose name has its hash: a new one never takes the place of one that is in use. It has
 the variance of its last block only, which is all that is asked for, and is not trained any further.
 """
@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, final
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -341,64 +340,9 @@ def read_tensors(path: Path, digest: str) -> Tensors:
     return tensors
 
 
-def pack(folder: Path | str, out: Path | str, *, half: bool = False) -> dict[str, Any]:
-    """Writes a finished run as a model of two files and a card; with `half` most weights are in float16."""
-    manifest = read_manifest(folder)
-    if manifest.get("status") != "done" or not manifest["blocks"]:
-        raise UserError(f"{folder}: this run is not finished ({kept(manifest)})")
-    check_folder(out, MANIFEST, CARD)
-    check_packing(out, folder)
-    card = read_text(Path(folder) / CARD)
-    tensors: Tensors = {}
-    blocks = read_blocks(folder, manifest)
-    for place, block in enumerate(blocks, 1):
-        for key, value in block.items():
-            if key.startswith(WORK) or (place < len(blocks) and key.startswith(INNER)):
-                continue
-            tensors[f"{place:02d}.{key}"] = halved(value) if half and not stays(key, value) else value
-    target = make_folder(out)
-    content, digest = serialised(tensors)
-    name = PACKED.format(digest[:8])
-    write_bytes(target / name, content)
-    entries = [{**entry, "file": name, "sha256": digest} for entry in manifest["blocks"]]
-    packed = {**manifest, "blocks": entries, "half": half or manifest.get("half", False)}
-    write_text(target / CARD, card)
-    write_json(target / MANIFEST, packed)
-    for other in target.glob(PACKED.format("*")):
-        if other.name != name:
-            other.unlink()
-    return packed
-
-
 def is_packed(manifest: Mapping[str, Any]) -> bool:
     """Whether it is the manifest of a packed model."""
     return any(entry["file"] == PACKED.format(entry["sha256"][:8]) for entry in manifest["blocks"])
-
-
-def check_packing(out: Path | str, folder: Path | str) -> None:
-    """Raises unless the folder to pack into is empty or holds a packed model."""
-    target = Path(out)
-    if not target.exists():
-        return
-    allowed = {MANIFEST, CARD, *(path.name for path in target.glob(PACKED.format("*")))}
-    strangers = sorted(name for name in os.listdir(target) if name not in allowed)
-    if target.samefile(folder):
-        strangers = ["the run itself"]
-    elif (target / MANIFEST).exists() and not strangers:
-        files = {block["file"] for block in read_manifest(target)["blocks"]}
-        strangers = [MANIFEST] if not files <= allowed else []
-    if strangers:
-        raise UserError(f"{out}: expected an empty folder or a packed model to replace, found {strangers[0]!r}")
-
-
-def halved(tensor: Tensor) -> Tensor:
-    """The tensor in float16."""
-    return tensor.to(torch.float16) if tensor.is_floating_point() else tensor
-
-
-def stays(key: str, tensor: Tensor) -> bool:
-    """What is not halved: scales, and the random layers, whose rounding would be as large as what their posterior says."""
-    return tensor.numel() == 1 or "last." in key
 
 
 @contextlib.contextmanager

@@ -99,4 +99,5 @@ def test_without_chance_there_are_no_differences(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(monte_carlo, "near_blocks", lambda *arguments: pytest.fail("nothing is drawn"))
     data, first = data_of()
     settings = InferenceSettings(kernels="differences")
-    estimate(cascade_of(2, kind=deterministic), data, first, settings, samples=5, seed=0)
+    found = estimate(cascade_of(2, kind=deterministic), data, first, settings, samples=5, seed=0)
+    assert found.samples == 1

@@ -15,11 +15,12 @@ from bayescade.cli import run
 from bayescade.data.simulate import Noise
 from bayescade.errors import Failure, UserError
 from bayescade.methods import bdgd_plus
+from bayescade.packing import pack
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.pipeline import models
 from bayescade.pipeline.models import load_model
 from bayescade.pipeline.train import train
-from bayescade.runs import Identity, Run, pack, read_blocks, read_manifest
+from bayescade.runs import Identity, Run, read_blocks, read_manifest
 from bayescade.testing import check_method
 from bayescade.training import greedy
 from tests.pipeline.tiny import GEOMETRY, SETTINGS

@@ -9,7 +9,7 @@ All convolutions are 3 x 3 with zeros around the image and a ReLU behind them, b
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import final
 
@@ -165,12 +165,17 @@ class Trunk(nn.Module):
     def branches(self, inputs: Tensor) -> Tensor:
         """Both branches as one: convolutions in two groups, whose outputs lie side by side without a copy."""
         h = inputs.contiguous(memory_format=torch.channels_last)
+        for weight, bias in self.joined():
+            weight = weight.contiguous(memory_format=torch.channels_last)
+            h = conv2d(h, weight, bias, padding=KERNEL // 2, groups=2).relu_()
+        return h
+
+    def joined(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Weight and bias of the branches' convolutions, both branches as one in two groups."""
         for one, other in zip(self.image, self.gradient, strict=True):
             if isinstance(one, nn.Conv2d) and isinstance(other, nn.Conv2d):
                 weight, bias = (torch.cat([getattr(one, name), getattr(other, name)]) for name in ("weight", "bias"))
-                weight = weight.contiguous(memory_format=torch.channels_last)
-                h = conv2d(h, weight, bias, padding=KERNEL // 2, groups=2).relu_()
-        return h
+                yield weight, bias
 
 
 def convolutions(channels: Sequence[int], generator: torch.Generator) -> nn.Sequential:

@@ -52,9 +52,12 @@ class VarianceNet(Variance):
 
     def features(self, inputs: Tensor, h: Tensor) -> Tensor:
         """The input of the last layer."""
-        seen = torch.cat([inputs, h.detach().to(inputs.dtype)], 1) if self.sees_features else inputs
-        features: Tensor = self.body(seen)
+        features: Tensor = self.body(self.seen(inputs, h))
         return features
+
+    def seen(self, inputs: Tensor, h: Tensor) -> Tensor:
+        """What the network sees."""
+        return torch.cat([inputs, h.detach().to(inputs.dtype)], 1) if self.sees_features else inputs
 
     def of(self, z: Tensor) -> Tensor:
         """(scale softplus(z))^2 + floor."""

@@ -38,11 +38,7 @@ def convolutions_of(layers: nn.Sequential) -> list[Convolution]:
 
 def trunk_convolutions(trunk: Trunk) -> list[Convolution]:
     """Those of a block's features, both branches as one in two groups."""
-    found = [
-        Convolution(torch.cat([one.weight, other.weight]), torch.cat([one.bias, other.bias]), groups=2)
-        for one, other in zip(convolutions_of(trunk.image), convolutions_of(trunk.gradient), strict=True)
-    ]
-    return found + convolutions_of(trunk.common)
+    return [Convolution(*joined, groups=2) for joined in trunk.joined()] + convolutions_of(trunk.common)
 
 
 @final
@@ -88,13 +84,9 @@ class NearBlock:
         self.trunk = Layers(trunk_convolutions(block.trunk), inputs, dtype)
         self.body: Layers | None = None
         if last and isinstance(block.variance, VarianceNet):
-            seen = self._seen(block.variance, inputs, self.trunk.output)
+            seen = block.variance.seen(inputs, self.trunk.output)
             self.body = Layers(convolutions_of(block.variance.body), seen, dtype)
         self.next = block.image_of(x, self.trunk.output, MeanDraw())  # the image with mean weights
-
-    @staticmethod
-    def _seen(net: VarianceNet, inputs: Tensor, h: Tensor) -> Tensor:
-        return torch.cat([inputs, h], 1) if net.sees_features else inputs
 
     def features(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """`block.features`."""
@@ -107,10 +99,10 @@ class NearBlock:
         if not isinstance(net, VarianceNet):
             return net.expected(inputs, h) if net is not None else None
         assert self.body is not None, "of the last block only"
-        seen = self.body(self._seen(net, inputs, h))
+        features = self.body(net.seen(inputs, h))
         if draw is not None:
-            return net.of(draw.apply(net.last, seen, 1))
-        return net.expected_of(net.last.mean(seen), net.last.output_variance(seen))
+            return net.of(draw.apply(net.last, features, 1))
+        return net.expected_of(net.last.mean(features), net.last.output_variance(features))
 
 
 def near_blocks(blocks: Sequence[Block], data: Data, first: Tensor, dtype: torch.dtype) -> list[NearBlock]:
@@ -125,5 +117,6 @@ def near_blocks(blocks: Sequence[Block], data: Data, first: Tensor, dtype: torch
 
 def near_bytes(blocks: Sequence[Block], images: Tensor, dtype: torch.dtype) -> int:
     """About what they take."""
-    width = sum(layer.weight.shape[0] for block in blocks for layer in trunk_convolutions(block.trunk))
+    layers = (layer for block in blocks for layer in block.trunk.modules())
+    width = sum(layer.out_channels for layer in layers if isinstance(layer, nn.Conv2d))
     return 2 * width * images.numel() * dtype.itemsize

@@ -39,9 +39,7 @@ class Settings:
 def preset(name: str, geometry: Geometry) -> Settings:
     """The settings of that name."""
     _network.check_preset(name)
-    fit = EndToEndSettings(
-        epochs=16, batch=8
-    )  # at a rate of 3e-3 the loss was not a number, at 16 images a step it falls slower
+    fit = EndToEndSettings(epochs=16, batch=8)  # at a rate of 3e-3 the loss was not a number
     return Settings(NetworkSettings(), fit, DataSettings(images=8000))
 
 

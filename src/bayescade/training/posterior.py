@@ -38,9 +38,9 @@ def refit(block: Block, stage: Stage, temperature: float, move: bool) -> None:
     """
     if block.variance is None:
         return
-    if move and isinstance(block.last, MeanFieldConv):
-        refit_mean(block, block.last, stage, temperature)
     if isinstance(block.last, MeanFieldConv):
+        if move:
+            refit_mean(block, block.last, stage, temperature)
         refit_spread(block, block.last, stage, temperature)
     for layer in block.variance.layers:
         assert isinstance(layer, MeanFieldConv)
