@@ -114,10 +114,13 @@ def test_the_answer_does_not_depend_on_how_images_are_cut(draws: str) -> None:
         assert torch.allclose(together.epistemic[some], alone.epistemic, rtol=1e-3, atol=1e-10)
 
 
-def test_the_fused_kernels_give_the_same_samples() -> None:
+@pytest.mark.parametrize("at_once", [1, 6, 128])
+def test_the_fused_kernels_give_the_same_samples(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are drawn and worked on at once."""
+    monkeypatch.setattr(monte_carlo, "MOST_PASSES", at_once)
     cascade, (data, first) = cascade_of(), data_of()
     plain, fused = (
-        estimate(cascade, data, first, InferenceSettings(kernels=kernels), samples=6, seed=3)
+        estimate(cascade, data, first, InferenceSettings(kernels=kernels), samples=7, seed=3)
         for kernels in ("plain", "fused")
     )
     assert torch.allclose(plain.image, fused.image, atol=1e-5)

@@ -1,6 +1,7 @@
 """Greedy training: the refit against the likelihood's own curvature, redraws, new tries, resumed runs."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -8,11 +9,12 @@ import torch
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks import heteroscedastic, homoscedastic
 from bayescade.blocks._block import Block, BlockSettings, MeanDraw
+from bayescade.errors import Failure
 from bayescade.networks.cascade import Data
 from bayescade.projectors import ray_transform
 from bayescade.training import greedy, posterior
 from bayescade.training.fit import FitSettings
-from bayescade.training.greedy import GreedySettings, train_cascade
+from bayescade.training.greedy import GreedySettings, Trained, slower_behind, train_cascade
 from bayescade.training.losses import nll
 from bayescade.training.posterior import refit
 from bayescade.training.stage import Stage, advance
@@ -113,6 +115,28 @@ def test_some_images_first_give_the_same_as_all(monkeypatch: pytest.MonkeyPatch)
     assert torch.allclose(*found, atol=2 * posterior.NEAR)
 
 
+def test_what_the_first_images_do_not_have_is_learned_from_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posterior, "REFIT_BATCH", 1)
+    found, unseen = [], torch.zeros((), dtype=torch.bool)
+    for some in (3, 1000):
+        monkeypatch.setattr(posterior, "SOME", some)
+        stage, block = stage_of(12), make(torch.Generator().manual_seed(1))
+        for rows in (stage.image, stage.gradient, stage.truth):
+            rows[::4] = 0
+        rescale(block, stage, 0.3, 20.0)
+        with torch.no_grad():
+            h = block.features(stage.image, stage.gradient)[1]
+            rare = int(h.mean((0, 2, 3)).argmax())  # this feature becomes one that empty images do not have
+            block.trunk.common[-2].bias[rare] -= 1.01 * h[::4, rare].max()
+            if some == 3:
+                posterior.seek_spread(block, block.last, stage, temperature=1e-3)
+                unseen = block.last.log_std == 0
+        refit(block, stage, temperature=1e-3, move=False)
+        found.append(block.last.log_std.detach().clone())
+    assert (found[1][unseen] < -1).any()
+    assert torch.allclose(*found, atol=2 * posterior.NEAR)
+
+
 def test_the_full_refit_lowers_the_negative_log_likelihood() -> None:
     stage, block = stage_of(), make(torch.Generator().manual_seed(1))
     rescale(block, stage, 0.3, 20.0)
@@ -182,3 +206,46 @@ def test_new_tries_start_warm_and_slower(monkeypatch: pytest.MonkeyPatch) -> Non
     tried.clear()
     train_cascade(make, stage_of(), stage_of(2), settings, fitting, seed=0, done=done)
     assert tried == [(2, True, 2e-3), (2, True, 5e-4), (2, True, 1.25e-4)]
+
+
+@pytest.mark.parametrize(
+    ("weak", "rates"), [(0.0, [8e-3, 2e-3, 2e-3, 2e-3, 2e-3]), (1.0, [8e-3, 2e-3, 2e-3, 5e-4, 1.25e-4])]
+)
+def test_a_lower_rate_is_carried_on(weak: float, rates: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a block that needed a slower try, and behind one that gained little."""
+    tried: list[float] = []
+    kept: list[dict[str, Any]] = []
+    last = 0.0
+
+    def scripted(make, warm, stages, validation, settings, fitting, place, *rest):  # type: ignore[no-untyped-def]
+        nonlocal last
+        tried.append(fitting.learning_rate)
+        if len(tried) == 1:
+            raise Failure("the loss is nan")
+        last = validation.psnr() + (2.0 if place == 0 else 0.5)
+        return Trained(make(torch.Generator().manual_seed(0)), {"validation_psnr": last, "warnings": []})
+
+    monkeypatch.setattr(greedy, "attempt_block", scripted)
+    settings = GreedySettings(blocks=4, weak_gain=weak, refit="none")
+    fitting = FitSettings(epochs=1, batch=2, learning_rate=8e-3)
+    keep = lambda place, block, record: kept.append(record)  # noqa: E731
+    whole = train_cascade(make, stage_of(), stage_of(2), settings, fitting, seed=0, keep=keep)
+    assert tried == rates
+    assert slower_behind({**kept[2], "gain": -1.0}, GreedySettings()) == kept[2]["slower"], "0 is off"
+    slower = slower_behind(kept[2], settings)
+    train_cascade(make, stage_of(), stage_of(2), settings, fitting, seed=0, done=whole[:3], slower=slower)
+    assert tried == [*rates, rates[-1]], "a run that is taken up again goes on at the same rate"
+
+
+@pytest.mark.gpu
+def test_the_spread_on_a_gpu_is_that_of_float64() -> None:
+    found = []
+    for device, dtype in (("cpu", torch.float64), ("cuda", torch.float32)):
+        stage, block = stage_of(), make(torch.Generator().manual_seed(1))
+        rescale(block, stage, 0.3, 20.0)
+        images = {name: getattr(stage, name).to(device, dtype) for name in ("truth", "image", "gradient")}
+        block = block.to(device, dtype)
+        refit(block, dataclasses.replace(stage, **images), temperature=1.0, move=False)
+        found.append([layer.log_std.detach().cpu().double() for layer in posterior.random_layers(block)])
+    for exact, quick in zip(*found, strict=True):
+        assert torch.allclose(exact, quick, atol=2 * posterior.NEAR)

@@ -137,12 +137,13 @@ class Variance(nn.Module, ABC):
         """Takes away the weight of some of the common features, (c,) booleans, where it sees them."""
 
     @abstractmethod
-    def information(
+    def at_mean(
         self,
         inputs: Tensor,  # (batch, 2, height, width)
         h: Tensor,  # (batch, c, height, width)
-    ) -> tuple[Tensor, Tensor] | None:
-        """Input of its random layer and Fisher information of its output there, (batch, 1, height, width); None without one."""
+    ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """The variance at the mean weights, and of its random layer, if it has one, the input and the Fisher information of
+        the output, (batch, 1, height, width)."""
 
 
 @final

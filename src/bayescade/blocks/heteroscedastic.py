@@ -75,12 +75,12 @@ class VarianceNet(Variance):
         if self.sees_features:
             first.weight.data[:, 2:][:, features] = 0
 
-    def information(self, inputs: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """(d log v / dz)^2 / 2: that of a Gaussian's log variance, through z."""
+    def at_mean(self, inputs: Tensor, h: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         features = self.features(inputs, h)
         z = self.last.mean(features)
-        slope = 2 * self.scale**2 * softplus(z) * torch.sigmoid(z) / self.of(z)
-        return features, slope**2 / 2
+        variance = self.of(z)
+        slope = 2 * self.scale**2 * softplus(z) * torch.sigmoid(z) / variance  # of log v
+        return variance, (features, slope**2 / 2)
 
     @property
     def layers(self) -> list[LastConv]:

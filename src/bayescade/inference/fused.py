@@ -6,6 +6,7 @@ draws: its features are computed once.
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, final
 
@@ -42,13 +43,21 @@ class FusedSampler:
         dtype = torch.float16 if example.is_cuda else example.dtype
         self.blocks = [FusedBlock(cascade.block(place), dtype) for place in range(len(cascade))]
         self.replay = Replay()
-        # The last noise, and what it made of the weights.
-        self.drawn: tuple[Tensor, list[torch.Size], Tensor] | None = None
+        # The last noise and what it made of the weights, (draws, 16, in) per layer; the last draws of it in one.
+        self.drawn: tuple[Tensor, list[Tensor]] | None = None
+        self.flat: tuple[slice, Tensor] | None = None
         self.start: tuple[Tensor, Tensor, Features] | None = None  # first images, sinograms, the first block's features
 
     @torch.no_grad()
-    def sample(self, data: Data, first: Tensor, noise: Tensor, analytic: bool) -> Drawn:
-        """Draws for all images, the last block's weights integrated where `analytic`."""
+    def sample(
+        self,
+        data: Data,
+        first: Tensor,
+        noise: Tensor,  # (draws, weights)
+        some: slice,  # of the draws
+        analytic: bool,
+    ) -> Drawn:
+        """Some of the draws for all images, the last block's weights integrated where `analytic`."""
         operator, sinograms = data.operator, in_memory(data.sinogram)
 
         def begin(first: Tensor, sinogram: Tensor) -> Features:
@@ -62,30 +71,33 @@ class FusedSampler:
             here = dataclasses.replace(data, sinogram=sinogram)
             return self._through(here, first, Features(features.frame, planes, common), drawn, analytic)
 
-        inputs = (first, sinograms, self._draw(noise), features.planes, features.common)
+        inputs = (first, sinograms, self._draw(noise, some), features.planes, features.common)
         return self.replay((analytic, operator), run, *inputs)
 
-    def _draw(self, noise: Tensor) -> Tensor:
-        """Draws of all random layers, one after the other in the layout of the kernels; kept for the next call."""
+    def _draw(self, noise: Tensor, some: slice) -> Tensor:
+        """Some draws of all random layers, one after the other in the layout of the kernels; kept for the next call."""
         if self.drawn is None or self.drawn[0] is not noise:
             each = by_layer([fast.block for fast in self.blocks], noise)
             layers = [layer for fast in self.blocks for layer in fast.block.layers]
             normals = [normals for own in each for normals in own]
             made = [last_layout(layer.draw(drawn)) for layer, drawn in zip(layers, normals, strict=True)]
-            flat = torch.cat([weights.flatten() for weights in made]) if made else noise
-            self.drawn = noise, [weights.shape for weights in made], flat
-        return self.drawn[2]
+            self.drawn, self.flat = (noise, made), None
+        if self.flat is None or self.flat[0] != some:
+            parts = [weights[some].flatten() for weights in self.drawn[1]]
+            self.flat = some, torch.cat(parts) if parts else noise[some]
+        return self.flat[1]
 
     def _weights(self, drawn: Tensor) -> Iterator[list[Tensor]]:
-        """The same for each block, (samples, 16, in) per layer."""
+        """The same for each block, (draws, 16, in) per layer."""
         assert self.drawn is not None
-        shapes = iter(self.drawn[1])
+        draws = drawn.numel() // max(1, sum(weights[0].numel() for weights in self.drawn[1]))
+        shapes = iter((draws, *weights.shape[1:]) for weights in self.drawn[1])
         begin = 0
         for fast in self.blocks:
             own = []
             for shape in itertools.islice(shapes, len(fast.block.layers)):
-                own.append(drawn[begin : begin + shape.numel()].reshape(shape))
-                begin += shape.numel()
+                own.append(drawn[begin : begin + math.prod(shape)].reshape(shape))
+                begin += math.prod(shape)
             yield own
 
     def _through(self, data: Data, x: Tensor, features: Features, drawn: Tensor, analytic: bool) -> Drawn:

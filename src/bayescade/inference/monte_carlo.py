@@ -169,9 +169,15 @@ def sample_runs(
             number -= 1
     parts = [range(begin, min(begin + number, total)) for begin in range(0, total, number)]
     if fast is not None:
-        for draws in parts:
-            drawn = fast.sample(data, first, weight_noise(blocks, draws, seed, first), analytic)
-            yield SampleRun.of(draws, first, drawn.mean, drawn.variance, drawn.aleatoric)
+        together = max(1, MOST_PASSES // number)  # parts whose weights are drawn at once
+        for begin in range(0, len(parts), together):
+            several = parts[begin : begin + together]
+            there = several[0].start
+            noise = weight_noise(blocks, range(there, several[-1].stop), seed, first)
+            for draws in several:
+                some = slice(draws.start - there, draws.stop - there)
+                drawn = fast.sample(data, first, noise, some, analytic)
+                yield SampleRun.of(draws, first, drawn.mean, drawn.variance, drawn.aleatoric)
         return
     applied: Sequence[Applied] = [WholeBlock(block) for block in blocks]
     if not is_random(cascade, analytic):

@@ -30,7 +30,7 @@ from bayescade.rows import Rows, rows_like
 from bayescade.runs import INNER, Run, Tensors
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.fit import FitSettings
-from bayescade.training.greedy import GreedySettings, Report, train_cascade
+from bayescade.training.greedy import GreedySettings, Report, slower_behind, train_cascade
 from bayescade.training.stage import Stage, batches
 
 
@@ -178,6 +178,7 @@ def train(
         settings.fit,
         seed=seed,
         done=done,
+        slower=slower_behind(run.manifest["blocks"][-1], settings.greedy) if done else 0,
         keep=keep,
         end=run.end,
         report=report,

@@ -6,7 +6,7 @@ taken up again behind the last block that was kept.
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ Make = Callable[[torch.Generator], Block]
 REFITS = ("none", "spread", "full")
 MEAN_SHARE = 2 / 3  # of the epochs, in mean-first
 SLOWER = 4  # learning rate of a try over that of the next
+MOST_SLOWER = 3  # times that a block begins slower
 STILL = 0.1  # a posterior whose log standard deviations move less than this has not learned
 FAR_OFF = 4.0  # factor between mean variance and mean squared error at which the variance is not to be believed
 COLLAPSED = 0.5  # share of pixels at the variance floor at which the variance says nothing
@@ -56,6 +57,8 @@ class GreedySettings:
     output_level: float = 20.0
     restarts: int = 1  # new tries, at a lower rate, for a block that gains nothing on the validation images
     least_gain: float = 0.05  # dB on the validation images, below which a block is dead
+    # Below which those behind it begin slower, as they do behind one that needed a slower try; 0 = behind such a one only.
+    weak_gain: float = 0.0
 
     def __post_init__(self) -> None:
         losses.check_loss(self.loss)
@@ -66,7 +69,7 @@ class GreedySettings:
         if self.sampling not in SAMPLINGS:
             raise UserError(f"setting sampling: expected {', '.join(SAMPLINGS)}, got '{self.sampling}'")
         losses.check_balance(self.balance)
-        for name in ("beta", "gradient_level", "output_level", "redraw", "restarts", "revive"):
+        for name in ("beta", "gradient_level", "output_level", "redraw", "restarts", "revive", "weak_gain"):
             if not 0 <= getattr(self, name) < 1e6:
                 raise UserError(f"setting {name}: expected a number of at least 0, got {getattr(self, name)}")
         for name in ("temperature", "warm_rate"):
@@ -96,6 +99,7 @@ def train_cascade(
     *,
     seed: int,
     done: Sequence[Block] = (),  # blocks that an earlier run has kept
+    slower: int = 0,  # `slower_behind` the last of them
     keep: Keep = lambda place, block, record: None,
     end: End = lambda record: None,
     report: Report = lambda line: None,
@@ -115,17 +119,24 @@ def train_cascade(
                 return pushed(blocks[place - 1], before, settings.sampling, fitting, again)
 
             trained = train_block(
-                make, previous, stages, watched, settings, fitting, place, seed, report, advance_total, team
+                make, previous, stages, watched, settings, fitting, place, slower, seed, report, advance_total, team
             )
             if trained.block is None:
                 end(trained.record)
                 break
+            slower = slower_behind(trained.record, settings)
             keep(place, trained.block, trained.record)
             blocks.append(trained.block)
             before = inputs if settings.redraw else None
             inputs = next_stage(trained.block, place, inputs, settings, fitting, seed=seed)
             watched = pushed(trained.block, watched, "mean", fitting, 0)
     return blocks
+
+
+def slower_behind(record: Mapping[str, Any], settings: GreedySettings) -> int:
+    """How many times the learning rate of the next block is lowered from the start."""
+    weak = settings.weak_gain > 0 and record["gain"] < settings.weak_gain
+    return min(int(record["slower"]) + weak, MOST_SLOWER)
 
 
 def rebuild(
@@ -165,6 +176,7 @@ def train_block(
     settings: GreedySettings,
     fitting: FitSettings,
     place: int,
+    slower: int,  # times that the rate is lowered from the start
     seed: int,
     report: Report,
     advance_total: Advance,
@@ -180,7 +192,8 @@ def train_block(
     failures: list[str] = []
     for attempt in range(settings.restarts + 1):
         warm = previous if settings.warm_start else None
-        rate = fitting.learning_rate * (settings.warm_rate**place if warm is not None else 1.0) / SLOWER**attempt
+        rate = fitting.learning_rate * (settings.warm_rate**place if warm is not None else 1.0)
+        rate /= SLOWER ** (slower + attempt)
         fitted = dataclasses.replace(
             fitting, learning_rate=rate, final_learning_rate=min(fitting.final_learning_rate, rate)
         )
@@ -192,7 +205,7 @@ def train_block(
             failures.append(str(failure))
             report({"block": place + 1, "try": attempt + 1, "failed": str(failure)})
             continue
-        tries.append(trained)
+        tries.append(Trained(trained.block, {**trained.record, "slower": slower + attempt}))
         if trained.record["validation_psnr"] - baseline > settings.least_gain:
             break
     if not tries:

@@ -12,19 +12,25 @@ draws would open it; without this a weight that only closed pixels have would be
 in what should be empty.
 """
 
+import dataclasses
+from typing import final
+
 import torch
 from torch import Tensor
 
 from bayescade.bayes.gaussian import safe_sqrt
 from bayescade.bayes.last_layer import Curvature, NormalEquations
 from bayescade.bayes.layers import MeanFieldConv
-from bayescade.blocks._block import Block, MeanDraw
+from bayescade.blocks._block import Block
 from bayescade.training.stage import Stage, batches, images_behind, mean_square
 
 REFIT_BATCH = 64
-SOME = 1024  # images, or a little more, that the search for the standard deviations begins with
-PASSES = 20  # over them, at most, and over all
+SOME = 256  # images, about, that the standard deviations are sought with first
+SOME_BYTES = 2**30  # that their features may take
+PASSES = 20  # over them, at most
+MORE = 3  # over all, at most
 NEAR = 0.05  # in the logarithm of a standard deviation: that is near enough
+FAR = 0.5  # a step over all images that is shorter has no need of another
 SHORTER, LONGER = 0.5, 1.5  # the length of a step over that of the one before
 
 
@@ -38,18 +44,11 @@ def refit(block: Block, stage: Stage, temperature: float, move: bool) -> None:
     """
     if block.variance is None:
         return
-    if isinstance(block.last, MeanFieldConv):
-        if move:
-            refit_mean(block, block.last, stage, temperature)
-        refit_spread(block, block.last, stage, temperature)
-    for layer in block.variance.layers:
-        assert isinstance(layer, MeanFieldConv)
-        found = Curvature(layer)
-        for some in batches(len(stage), REFIT_BATCH):
-            known = block.variance.information(*block.features(stage.image[some], stage.gradient[some]))
-            assert known is not None
-            found.add(*known)
-        found.refit(layer, temperature)
+    assert isinstance(block.last, MeanFieldConv)
+    if move:
+        refit_mean(block, block.last, stage, temperature)
+    seek_spread(block, block.last, stage, temperature)
+    refit_spreads(block, stage, temperature)
     if not block.variance.layers:
         image = images_behind(block, stage, "mean", batch=REFIT_BATCH)
         block.variance.start(mean_square(image, stage.truth))
@@ -59,57 +58,104 @@ def refit_mean(block: Block, layer: MeanFieldConv, stage: Stage, temperature: fl
     """The mean of the image's layer, by the normal equations of the pixels that are open."""
     equations = NormalEquations(layer)
     for some in batches(len(stage), REFIT_BATCH):
-        x, h, weight = seen(block, stage, some)
-        mean = x + block.output_scale * layer.mean(h)
-        residual = stage.truth[some] - mean.clamp_min(0)
-        equations.add(h, weight * (mean > 0), residual / block.output_scale)
+        seen = Seen.of(block, stage, some)
+        residual = stage.truth[some] - seen.mean.clamp_min(0)
+        equations.add(seen.h, seen.weight * (seen.mean > 0), residual / block.output_scale)
     equations.refit(layer, temperature)
 
 
-def refit_spread(block: Block, layer: MeanFieldConv, stage: Stage, temperature: float) -> None:
-    """The variances of the image's layer, from the prior on: first over some of the images, then over all until they are near.
-
-    What the standard deviations ask for falls as they rise, so a step may go too far: where one turns back it is half as long
-    as the one before, else longer again, up to all of the way.
-    """
+def seek_spread(block: Block, layer: MeanFieldConv, stage: Stage, temperature: float) -> None:
+    """The standard deviations of the image's layer that ask for themselves, by some of the images, from the prior on."""
     layer.log_std.zero_()
-    every = max(1, len(stage) // SOME)
-    for step in dict.fromkeys((every, 1)):
-        before, length = torch.zeros_like(layer.log_std), torch.ones_like(layer.log_std)
-        for _ in range(PASSES):
-            change = wanted_spread(block, layer, stage, step, temperature).to(layer.log_std) - layer.log_std
-            if float(change.abs().max()) < NEAR:
-                break
-            length = torch.where(change * before < 0, SHORTER * length, (LONGER * length).clamp_max(1))
-            layer.log_std.add_(length * change)
-            before = change
+    steps = Steps(layer.log_std)
+    some = some_images(block, stage)
+    share = sum(len(seen.mean) for seen in some) / len(stage)
+    for _ in range(PASSES):
+        found = Curvature(layer)
+        for seen in some:
+            found.add(seen.h, seen.weight * seen.open_share(block))
+        if steps.towards(found.log_std(temperature * share)) < NEAR:
+            break
 
 
-def wanted_spread(block: Block, layer: MeanFieldConv, stage: Stage, step: int, temperature: float) -> Tensor:
-    """The log standard deviations that the present ones ask for, by every so manyth batch as if it were all."""
-    found, images = Curvature(layer), 0
-    for some in list(batches(len(stage), REFIT_BATCH))[::step]:
-        x, h, weight = seen(block, stage, some)
-        mean = x + block.output_scale * layer.mean(h)
-        std = block.output_scale * safe_sqrt(layer.output_variance(h))
-        found.add(h, weight * open_share(mean, std))
-        images += len(x)
-    return found.log_std(temperature * images / len(stage))
+def some_images(block: Block, stage: Stage) -> list["Seen"]:
+    """Batches from all over the stage, as many as are wanted and may be kept."""
+    every = list(batches(len(stage), REFIT_BATCH))
+    first = Seen.of(block, stage, every[0]).without_variance()
+    wanted = min(-(-SOME // len(first.h)), SOME_BYTES // (first.h.numel() * first.h.element_size()))
+    step = -(-len(every) // max(wanted, 1))
+    return [first, *(Seen.of(block, stage, batch).without_variance() for batch in every[step::step])]
 
 
-def seen(block: Block, stage: Stage, some: slice) -> tuple[Tensor, Tensor, Tensor]:
-    """Images, common features, and the precision of the output of the image's layer where the ReLU is open."""
-    assert block.variance is not None
-    x = stage.image[some]
-    inputs, h = block.features(x, stage.gradient[some])
-    variance = block.variance(inputs, h, MeanDraw()).expand_as(x)
-    return x, h, block.output_scale**2 / variance
+def refit_spreads(block: Block, stage: Stage, temperature: float) -> None:
+    """The standard deviations of all random layers, by all of the images: those of the image's layer from the present ones on,
+    in more than one pass where few images have something that moves them far."""
+    layers = random_layers(block)
+    steps = Steps(layers[0].log_std)
+    for number in range(MORE):
+        found = [Curvature(layer) for layer in layers]
+        for some in batches(len(stage), REFIT_BATCH):
+            seen = Seen.of(block, stage, some)
+            found[0].add(seen.h, seen.weight * seen.open_share(block))
+            if seen.of_variance is not None and number == 0:
+                found[1].add(*seen.of_variance)
+        if number == 0:
+            for layer, curvature in zip(layers[1:], found[1:], strict=True):
+                curvature.refit(layer, temperature)
+        if steps.towards(found[0].log_std(temperature)) < FAR:
+            break
 
 
-def open_share(mean: Tensor, std: Tensor) -> Tensor:
-    """The probability that a Gaussian is above 0."""
-    known = std > 0
-    return torch.where(known, torch.special.ndtr(mean / torch.where(known, std, 1)), (mean > 0).to(mean.dtype))
+@final
+class Steps:
+    """Log standard deviations on their way to those that ask for themselves.
+
+    What they ask for falls as they rise, so a step may go too far: where one turns back it is half as long as the one before,
+    else longer again, up to all of the way.
+    """
+
+    def __init__(self, log_std: Tensor):
+        self.log_std = log_std
+        self.before, self.length = torch.zeros_like(log_std), torch.ones_like(log_std)
+
+    def towards(self, wanted: Tensor) -> float:
+        """A step; the longest way that was left before it."""
+        change = wanted.to(self.log_std) - self.log_std
+        self.length = torch.where(change * self.before < 0, SHORTER * self.length, (LONGER * self.length).clamp_max(1))
+        self.log_std.add_(self.length * change)
+        self.before = change
+        return float(change.abs().max())
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a block's last layer sees of some images; nothing of it depends on standard deviations."""
+
+    h: Tensor  # (images, c, height, width): common features
+    mean: Tensor  # (images, 1, height, width): the next image before the ReLU, with mean weights
+    weight: Tensor  # (images, 1, height, width): precision of the layer's output where the ReLU is open
+    of_variance: tuple[Tensor, Tensor] | None  # features and Fisher information of the variance's random layer
+
+    @classmethod
+    def of(cls, block: Block, stage: Stage, some: slice) -> "Seen":
+        """What is seen of these images of the stage."""
+        assert block.variance is not None
+        x = stage.image[some]
+        inputs, h = block.features(x, stage.gradient[some])
+        variance, of_variance = block.variance.at_mean(inputs, h)
+        mean = x + block.output_scale * block.last.mean(h)
+        return cls(h, mean, block.output_scale**2 / variance.expand_as(x), of_variance)
+
+    def without_variance(self) -> "Seen":
+        """What the image's layer needs."""
+        return dataclasses.replace(self, of_variance=None)
+
+    def open_share(self, block: Block) -> Tensor:
+        """The probability that a draw of the layer opens the ReLU, (images, 1, height, width)."""
+        std = block.output_scale * safe_sqrt(block.last.output_variance(self.h))
+        known = std > 0
+        share = torch.special.ndtr(self.mean / torch.where(known, std, 1))
+        return torch.where(known, share, (self.mean > 0).to(share.dtype))
 
 
 def random_layers(block: Block) -> list[MeanFieldConv]:
