@@ -18,7 +18,7 @@ from train_cells import VALIDATION
 from bayescade import methods, shelf
 from bayescade.files import read_text, write_json, write_text
 from bayescade.physics.cases import PAPER_CASES, case_geometry
-from bayescade.runs import METRICS, parts_done, read_manifest
+from bayescade.runs import METRICS, parts_done, read_manifest, seconds_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 INTRO = """# Experiments
@@ -65,7 +65,7 @@ def record_of(folder: Path) -> dict[str, Any]:
         "settings": {key: value for key, value in manifest["settings"].items() if key not in ("noise", "images")},
         "curve": [round(curve[block], 2) for block in sorted(curve)],
         "validation": json.loads(read_text(scored)) if scored.exists() else None,
-        "seconds": manifest.get("training_seconds") or sum(block["seconds"] for block in manifest["blocks"]),
+        "seconds": manifest.get("training_seconds") or seconds_of(manifest),
         "remarks": remarks,
     }
 

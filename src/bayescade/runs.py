@@ -170,9 +170,7 @@ class Run:
     @property
     def seconds(self) -> float:
         """Training time so far, that of a block nobody kept included."""
-        return sum(block["seconds"] for block in self.manifest["blocks"]) + self.manifest.get("ended", {}).get(
-            "seconds", 0.0
-        )
+        return seconds_of(self.manifest)
 
     def finish(self, about: Mapping[str, Any], card: str) -> None:
         """Marks the run as done, and writes its card."""
@@ -230,6 +228,12 @@ def parts_done(manifest: Mapping[str, Any]) -> int:
     """How many blocks are trained, or rounds of a network: what its metrics count by `block`."""
     blocks = manifest["blocks"]
     return int(blocks[-1].get("rounds", len(blocks))) if blocks else 0
+
+
+def seconds_of(manifest: Mapping[str, Any]) -> float:
+    """Training time of what there is, that of a block nobody kept included."""
+    parts = [*manifest["blocks"], manifest.get("ended", {})]
+    return float(sum(part.get("seconds", 0.0) for part in parts))
 
 
 def weights_hash(manifest: Mapping[str, Any]) -> str:

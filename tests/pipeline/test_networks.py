@@ -12,7 +12,6 @@ from bayescade.pipeline.models import load_model
 from bayescade.pipeline.train import train
 from bayescade.runs import Run, read_blocks, read_manifest
 from bayescade.testing import check_method
-from tests.pipeline.tiny import GEOMETRY
 
 SETTINGS = [
     "data.images=8",
@@ -23,13 +22,6 @@ SETTINGS = [
     "fit.rounds=2",
 ]
 METHODS = pytest.mark.parametrize("method", ["unet", "lpd"])
-
-
-@pytest.fixture
-def geometry(tmp_path: Path) -> str:
-    path = tmp_path / "geo.toml"
-    path.write_text(GEOMETRY)
-    return str(path)
 
 
 def trained(method: str, geometry: str, folder: Path) -> dict:

@@ -11,40 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from bayescade.cli import run
 from bayescade.data.simulate import Noise
 from bayescade.errors import Failure, UserError
 from bayescade.methods import bdgd_plus
-from bayescade.packing import pack
 from bayescade.physics.cases import PAPER_CASES, case_geometry
-from bayescade.pipeline import models
 from bayescade.pipeline.models import load_model
 from bayescade.pipeline.train import train
-from bayescade.runs import Identity, Run, read_blocks, read_manifest
+from bayescade.runs import Identity, Run, read_manifest
 from bayescade.testing import check_method
 from bayescade.training import greedy
-from tests.pipeline.tiny import GEOMETRY, SETTINGS
+from tests.pipeline.tiny import TINY, command, said
 
-TINY = [*SETTINGS, "greedy.blocks=2", "fit.epochs=2"]
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def geometry(tmp_path: Path) -> str:
-    path = tmp_path / "geo.toml"
-    path.write_text(GEOMETRY)
-    return str(path)
-
-
-def command(method: str, geometry: str, out: Path, *more: str) -> list[str]:
-    settings = [part for text in TINY for part in ("--set", text)]
-    return ["train", method, "--geometry", geometry, "--out", str(out), *settings, "--device", "cpu", *more]
-
-
-def said(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int = 0) -> str:
-    assert run(arguments) == code
-    captured = capsys.readouterr()
-    return captured.out if code == 0 else captured.err
 
 
 @pytest.mark.parametrize("method", ["dgd", "bdgd", "bdgd-plus"])
@@ -306,54 +284,11 @@ def test_a_model_is_evaluated_with_its_own_noise(
     assert rows[0] == rows[1] != rows[2]
 
 
-def test_packing_leaves_other_folders_alone(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("run", "other"):
-        said(capsys, command("dgd", geometry, tmp_path / name))
-    for target in ("run", "other"):
-        error = said(capsys, ["pack", str(tmp_path / "run"), "--out", str(tmp_path / target)], code=2)
-        assert "expected an empty folder or a packed model" in error
-    said(capsys, ["pack", str(tmp_path / "run"), "--out", str(tmp_path / "model")])
-    said(capsys, ["pack", str(tmp_path / "run"), "--out", str(tmp_path / "model")])  # the same again is fine
-
-
 def test_an_unfinished_or_foreign_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     error = said(capsys, ["evaluate", str(tmp_path), "--images", "2"], code=2)
     assert "expected a run folder, but there is no manifest.json in it" in error
     error = said(capsys, ["evaluate", "bdgd", "--images", "2"], code=2)
     assert "its weights belong to a geometry" in error
-
-
-def test_a_packed_run_gives_the_same_images(
-    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said(capsys, command("bdgd-plus", geometry, tmp_path / "run"))
-    monkeypatch.setattr(models, "ZOO", tmp_path / "zoo")
-    (tmp_path / "zoo" / "bdgd-plus").mkdir(parents=True)
-    pack(tmp_path / "run", tmp_path / "zoo" / "bdgd-plus" / "tiny", half=True)
-    sinogram = torch.rand(2, 1, 6, 15)
-    whole = load_model(str(tmp_path / "run"))(sinogram, samples=4)
-    packed = load_model("bdgd-plus/tiny")(sinogram, samples=4)
-    assert torch.allclose(whole.image, packed.image, atol=5e-3)
-    assert torch.allclose(whole.std, packed.std, rtol=0.02, atol=1e-6)
-    assert "bdgd-plus/tiny" in said(capsys, ["models"])
-
-
-def test_a_packed_model_has_the_variance_that_is_asked_for_and_learns_no_more(
-    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said(capsys, command("bdgd-plus", geometry, tmp_path / "run"))
-    pack(tmp_path / "run", tmp_path / "packed")
-    before = (tmp_path / "packed" / "manifest.json").read_text()
-    inner, last = read_blocks(tmp_path / "packed", read_manifest(tmp_path / "packed"))
-    assert not any(key.startswith("variance.") for key in inner)
-    assert any(key.startswith("variance.") for key in last)
-    sinogram = torch.rand(2, 1, 6, 15)
-    whole, packed = (load_model(str(tmp_path / name))(sinogram, samples=4) for name in ("run", "packed"))
-    assert torch.equal(whole.image, packed.image)
-    assert torch.equal(whole.std, packed.std)
-    line = [*command("bdgd-plus", geometry, tmp_path / "packed"), "--set", "greedy.blocks=3"]
-    assert "a packed model has no more to learn from" in said(capsys, line, code=2)
-    assert (tmp_path / "packed" / "manifest.json").read_text() == before
 
 
 def test_a_killed_training_ends_as_if_it_had_not_been(geometry: str, tmp_path: Path) -> None:

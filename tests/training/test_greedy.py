@@ -215,15 +215,13 @@ def test_a_lower_rate_is_carried_on(weak: float, rates: list[float], monkeypatch
     """Behind a block that needed a slower try, and behind one that gained little."""
     tried: list[float] = []
     kept: list[dict[str, Any]] = []
-    last = 0.0
 
     def scripted(make, warm, stages, validation, settings, fitting, place, *rest):  # type: ignore[no-untyped-def]
-        nonlocal last
         tried.append(fitting.learning_rate)
         if len(tried) == 1:
             raise Failure("the loss is nan")
-        last = validation.psnr() + (2.0 if place == 0 else 0.5)
-        return Trained(make(torch.Generator().manual_seed(0)), {"validation_psnr": last, "warnings": []})
+        score = validation.psnr() + (2.0 if place == 0 else 0.5)
+        return Trained(make(torch.Generator().manual_seed(0)), {"validation_psnr": score, "warnings": []})
 
     monkeypatch.setattr(greedy, "attempt_block", scripted)
     settings = GreedySettings(blocks=4, weak_gain=weak, refit="none")

@@ -6,7 +6,6 @@ draws: its features are computed once.
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, final
 
@@ -84,21 +83,18 @@ class FusedSampler:
             self.drawn, self.flat = (noise, made), None
         if self.flat is None or self.flat[0] != some:
             parts = [weights[some].flatten() for weights in self.drawn[1]]
-            self.flat = some, torch.cat(parts) if parts else noise[some]
+            self.flat = some, torch.cat(parts) if parts else noise[some].flatten()
         return self.flat[1]
 
     def _weights(self, drawn: Tensor) -> Iterator[list[Tensor]]:
         """The same for each block, (draws, 16, in) per layer."""
         assert self.drawn is not None
-        draws = drawn.numel() // max(1, sum(weights[0].numel() for weights in self.drawn[1]))
-        shapes = iter((draws, *weights.shape[1:]) for weights in self.drawn[1])
-        begin = 0
+        made = self.drawn[1]
+        draws = drawn.numel() // max(1, sum(weights[0].numel() for weights in made))
+        pieces = drawn.split([draws * weights[0].numel() for weights in made])
+        each = iter([piece.reshape(-1, *weights.shape[1:]) for piece, weights in zip(pieces, made, strict=True)])
         for fast in self.blocks:
-            own = []
-            for shape in itertools.islice(shapes, len(fast.block.layers)):
-                own.append(drawn[begin : begin + math.prod(shape)].reshape(shape))
-                begin += math.prod(shape)
-            yield own
+            yield list(itertools.islice(each, len(fast.block.layers)))
 
     def _through(self, data: Data, x: Tensor, features: Features, drawn: Tensor, analytic: bool) -> Drawn:
         for place, (fast, weights) in enumerate(zip(self.blocks, self._weights(drawn), strict=True)):

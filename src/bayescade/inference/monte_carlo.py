@@ -29,9 +29,8 @@ from bayescade.progress import Advance, quiet
 # what is free.
 CHUNK_BYTES = {"cpu": 3 * 2**24, "cuda": 2**33}
 MOST_PASSES = 128
-MOST_NEAR = (
-    2**32
-)  # bytes of features that samples by differences may keep: a fixed number, so that memory decides no answer
+# Bytes of features that samples by differences may keep: a fixed number, so that memory decides no answer.
+MOST_NEAR = 2**32
 # Samples between looks at a tolerance, whatever the memory: so the answer does not depend on the machine.
 LOOK_EVERY = 8
 
@@ -169,15 +168,7 @@ def sample_runs(
             number -= 1
     parts = [range(begin, min(begin + number, total)) for begin in range(0, total, number)]
     if fast is not None:
-        together = max(1, MOST_PASSES // number)  # parts whose weights are drawn at once
-        for begin in range(0, len(parts), together):
-            several = parts[begin : begin + together]
-            there = several[0].start
-            noise = weight_noise(blocks, range(there, several[-1].stop), seed, first)
-            for draws in several:
-                some = slice(draws.start - there, draws.stop - there)
-                drawn = fast.sample(data, first, noise, some, analytic)
-                yield SampleRun.of(draws, first, drawn.mean, drawn.variance, drawn.aleatoric)
+        yield from fused_runs(fast, blocks, data, first, parts, analytic, seed=seed)
         return
     applied: Sequence[Applied] = [WholeBlock(block) for block in blocks]
     if not is_random(cascade, analytic):
@@ -199,6 +190,27 @@ def sample_runs(
         yield from in_order(work, parts, most=available_bytes(first.device) // 4 // part)
     else:
         yield from map(work, parts)
+
+
+def fused_runs(
+    fast: FusedSampler,
+    blocks: Sequence[Block],
+    data: Data,
+    first: Tensor,
+    parts: Sequence[range],  # of the draws, all but the last of one length
+    analytic: bool,
+    *,
+    seed: int,
+) -> Iterator[SampleRun]:
+    """Part after part by the fused kernels, the weights of several parts drawn at once."""
+    together = max(1, MOST_PASSES // len(parts[0]))
+    for begin in range(0, len(parts), together):
+        several = parts[begin : begin + together]
+        start = several[0].start
+        noise = weight_noise(blocks, range(start, several[-1].stop), seed, first)
+        for draws in several:
+            drawn = fast.sample(data, first, noise, slice(draws.start - start, draws.stop - start), analytic)
+            yield SampleRun.of(draws, first, drawn.mean, drawn.variance, drawn.aleatoric)
 
 
 def by_differences(settings: InferenceSettings, blocks: Sequence[Block], first: Tensor) -> bool:
