@@ -13,7 +13,7 @@ PACKAGE = Path(bayescade.__file__).parent
 
 LEVELS = [
     {"errors"},
-    {"shelf", "files", "progress", "devices", "seeds", "rows", "bayes", "kernels"},
+    {"shelf", "files", "progress", "devices", "seeds", "rows", "bayes", "convolution", "kernels"},
     {"arrays", "config", "physics", "blocks", "runs"},
     {"packing", "results", "projectors", "phantoms", "metrics", "networks"},
     {"data", "figures", "training", "inference", "uncertainty"},

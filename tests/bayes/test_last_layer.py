@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import unfold
 
-from bayescade.bayes.last_layer import Curvature, NormalEquations
+from bayescade.bayes.last_layer import Curvature, NormalEquations, PlainInputs
 from bayescade.bayes.layers import MeanFieldConv
 
 NOISE = 0.3
@@ -90,7 +90,7 @@ def test_the_curvature_alone_gives_the_same_spread_and_moves_nothing() -> None:
     before = layer.weight.detach().clone()
     alone, equations = Curvature(layer), NormalEquations(layer)
     for some in (slice(0, 1), slice(1, None)):
-        alone.add(h[some], weight[some])
+        alone.add(PlainInputs(h[some]), weight[some])
         equations.add(h[some], weight[some], truth[some])
     alone.refit(layer, 2.0)
     assert torch.equal(layer.weight, before)

@@ -46,7 +46,7 @@ def usage(kernel: Any, launch: Launch, constants: dict[str, Any], kind: str = "*
     sums = "*fp64" if kind == "*fp64" else "*fp32"
     known = {**COMMON, **numbers, **constants, "BLOCK": launch.block}
     known = {name: value for name, value in known.items() if name in kernel.arg_names}
-    single = (*SINGLE, "weights", "variances") if kernel is head._head else SINGLE
+    single = (*SINGLE, "weights", "variances") if kernel in (head._head, head._curvature) else SINGLE
     types = {name: "i32" if name in WHOLE else sums if name in single else kind for name in kernel.arg_names}
     types |= dict.fromkeys(known, "constexpr")
     places = {(kernel.arg_names.index(name),): value for name, value in known.items()}
@@ -109,6 +109,8 @@ print(
             "head": usage(head._head, head.HEAD, {**last, "VARIANCE": True, "IMAGE": False}),
             "image of head": usage(head._head, head.HEAD, {**last, "VARIANCE": False, "IMAGE": True}),
             "gradient of head": usage(head._head_gradient, head.HEAD_GRADIENT, {"IN": 16}),
+            "curvature": usage(head._curvature, head.HEAD_GRADIENT, {"IN": 16, "PRECISION": "tf32x3"}),
+            "wide: curvature": usage(head._curvature, head.HEAD_GRADIENT, {"IN": 32, "PRECISION": "tf32x3"}),
         }
     )
 )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayescade import blocks, shelf
 from bayescade.bayes.gaussian import Gaussian
+from bayescade.bayes.last_layer import PlainInputs
 from bayescade.blocks._block import ActivationDraw, Block, BlockSettings, MeanDraw, WeightDraw
 from bayescade.kernels._triton import available
 from tests.conftest import skip
@@ -125,6 +126,29 @@ def test_images_of_draws(shared: bool) -> None:
     fast = FusedBlock(block, torch.float64)
     ours = fast.image(x, fast.features(x, gradient), last_layout(block.last.draw(noise)), shared)
     expect("image", ours, block.image(x, gradient, draw), 1e-12)
+
+
+@pytest.mark.parametrize(("kind", "channels"), [("homoscedastic", 20), ("heteroscedastic", 5)])
+def test_what_the_last_layers_see(kind: str, channels: int) -> None:
+    """Mean and variance of their output, and the curvature that weighted pixels give their weights."""
+    shape = BlockSettings(channels=channels, variance_input="features", jitter=1e-3)
+    block = block_of(kind, shape, seed=12)
+    x, gradient, weight, *_ = inputs(3, 6, 9, seed=13)
+    planes, h = block.features(x, gradient)
+    assert block.variance is not None
+    fast = FusedBlock(block, torch.float64)
+    features = fast.features(x, gradient)
+    (variance, of_variance), (known, of_known) = fast.at_mean(features), block.variance.at_mean(planes, h)
+    expect("variance at the mean", variance, known, 1e-12)
+    pairs = [(fast.last_inputs(features), PlainInputs(h), block.last)]
+    assert (of_variance is None) == (of_known is None) == (kind == "homoscedastic")
+    if of_variance is not None and of_known is not None:
+        expect("information", of_variance[1], of_known[1], 1e-11)
+        pairs.append((of_variance[0], of_known[0], block.variance.layers[0]))
+    for ours, plain, layer in pairs:
+        expect("mean", ours.mean(layer), plain.mean(layer), 1e-12)
+        expect("variance", ours.variance(layer), plain.variance(layer), 1e-12)
+        expect("curvature", ours.curvature(weight**2), plain.curvature(weight**2), 1e-12)
 
 
 def test_features_that_are_all_dead_have_finite_gradients() -> None:

@@ -42,6 +42,17 @@ def test_the_kernel_tends_to_the_band_limited_ramp() -> None:
     assert abs(float(kernel[2])) < 1e-6
 
 
+def test_what_is_kept_of_a_filter_has_gradients_later() -> None:
+    sinogram = torch.randn(2, 17, dtype=torch.float64)
+    with torch.inference_mode():
+        first = apply_ramp(sinogram, 0.77)
+    again = sinogram.clone().requires_grad_()
+    apply_ramp(again, 0.77).sum().backward()
+    assert torch.equal(apply_ramp(sinogram, 0.77), first)
+    assert again.grad is not None
+    assert apply_ramp(sinogram.float(), 0.77).dtype == torch.float32
+
+
 def test_windows_smooth_more_and_more() -> None:
     noise = torch.randn(1, 1, 50, 183, dtype=torch.float64)
     rough = [float(apply_ramp(noise, 1.0, window).std()) for window in WINDOWS]

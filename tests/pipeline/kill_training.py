@@ -11,7 +11,6 @@ import sys
 import time
 
 import torch
-import torch._dynamo  # which the first optimiser imports
 
 torch.set_num_threads(1)
 

@@ -354,3 +354,15 @@ def test_training_and_test_scans_share_no_noise(geometry: str, tmp_path: Path, m
     train("dgd", str(tmp_path / "run"), geometry_file=geometry, noise=Noise(), settings=TINY, device="cpu")
     assert len(set(seeds)) == 2
     assert 0 not in seeds  # the seed of evaluate's test scans
+
+
+def test_a_training_imports_no_compiler(geometry: str, tmp_path: Path) -> None:
+    """Neither torch's compiler nor the computer algebra behind it: they take longer to import than a block to train."""
+    heavy = ("torch._dynamo", "torch._inductor", "sympy")
+    code = (
+        f"import sys; from bayescade.cli import run; run(sys.argv[1:]); print([m for m in {heavy} if m in sys.modules])"
+    )
+    arguments = command("bdgd-plus", geometry, tmp_path / "run", "--json")
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr[-1000:]
+    assert (tmp_path / "run" / "card.md").exists()

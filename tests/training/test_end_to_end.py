@@ -14,6 +14,7 @@ from bayescade.networks.unet import UNet
 from bayescade.projectors import ray_transform
 from bayescade.training import losses
 from bayescade.training.end_to_end import EndToEndSettings, Examples, optimiser_tensors, restore, train_network
+from bayescade.training.optimiser import Adam, Group
 from tests.geometries import small_parallel
 
 
@@ -112,7 +113,7 @@ def test_the_step_is_adams_with_a_clipped_gradient() -> None:
     optimiser.step()
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
-    assert set(optimiser_tensors(optimiser)) == {
+    assert set(optimiser_tensors(Adam([Group(list(theirs.parameters()))]))) == {
         f"optimiser.{place}.{name}"
         for place in range(len(list(theirs.parameters())))
         for name in ("exp_avg", "exp_avg_sq", "step")
@@ -123,7 +124,7 @@ def test_what_is_put_back_is_laid_out_like_the_weights() -> None:
     """On a GPU Adam is one kernel, which asks for that; files keep no layout."""
     made = network()
     channels_last(made)
-    optimiser = torch.optim.Adam(made.parameters())
+    optimiser = Adam([Group(list(made.parameters()))])
     kept = {**made.state_dict()}
     for place, parameter in enumerate(made.parameters()):
         values = torch.rand(parameter.shape)  # contiguous
@@ -132,7 +133,7 @@ def test_what_is_put_back_is_laid_out_like_the_weights() -> None:
     restore(made, optimiser, kept)
     for place, parameter in enumerate(made.parameters()):
         for name in ("exp_avg", "exp_avg_sq"):
-            found = optimiser.state[parameter][name]
+            found = getattr(optimiser.memory[parameter], name)
             assert found.stride() == parameter.stride()
             assert torch.equal(found, kept[f"optimiser.{place}.{name}"])
     assert any(not parameter.is_contiguous() for parameter in made.parameters())

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
 
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks import heteroscedastic
@@ -14,7 +15,7 @@ from bayescade.networks.cascade import Data
 from bayescade.projectors import ray_transform
 from bayescade.training import losses
 from bayescade.training.fit import FitSettings, adam, fit
-from bayescade.training.optimiser import clipped, schedule
+from bayescade.training.optimiser import Adam, Group, clipped, schedule
 from bayescade.training.stage import Stage, advance
 from tests.geometries import small_parallel
 
@@ -51,18 +52,41 @@ def test_gradients_have_a_limit(most: float) -> None:
         assert torch.allclose(ours, parameter.grad)
 
 
+def test_steps_are_those_of_torchs_adam() -> None:
+    """Rates that change, weight decay, a rate of its own for a group, and a parameter that has no gradient at first."""
+    generator = torch.Generator().manual_seed(0)
+    starts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 2), (4,), (2, 1, 3, 3))]
+    ours, theirs = ([nn.Parameter(start.clone()) for start in starts] for _ in range(2))
+    mine = Adam([Group(ours[:2], weight_decay=0.1), Group(ours[2:], factor=5.0), Group([])])
+    groups = [{"params": theirs[:2], "weight_decay": 0.1}, {"params": theirs[2:]}]
+    reference = torch.optim.Adam(groups)
+    for step, rate in enumerate((1e-2, 3e-2, 1e-3, 0.0)):
+        mine.forget_gradients()
+        mine.set_rate(rate)
+        for group, factor in zip(reference.param_groups, (1.0, 5.0), strict=True):
+            group["lr"] = rate * factor
+        for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            slope = torch.randn(one.shape, generator=generator, dtype=torch.float64)
+            one.grad, other.grad = (None, None) if place == 1 and step == 0 else (slope, slope.clone())
+        assert len(mine.gradients()) == (2 if step == 0 else 3)
+        mine.step()
+        reference.step()
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.allclose(one, other, rtol=1e-12, atol=1e-15)
+
+
 def test_weight_decay_is_for_weights_that_are_not_random() -> None:
     block = block_of()
     optimiser = adam(block, FitSettings(weight_decay=0.1, posterior_rate=5.0), set(block.parameters()))
-    decayed, means, spreads = optimiser.param_groups
-    assert decayed["weight_decay"] == 0.1
-    assert means["weight_decay"] == spreads["weight_decay"] == 0
-    assert spreads["factor"] == 5.0
-    assert {id(p) for p in means["params"]} == {id(layer.weight) for layer in block.layers}
-    assert {id(p) for p in spreads["params"]} == {
+    decayed, means, spreads = optimiser.groups
+    assert decayed.weight_decay == 0.1
+    assert means.weight_decay == spreads.weight_decay == 0
+    assert (decayed.factor, means.factor, spreads.factor) == (1.0, 1.0, 5.0)
+    assert {id(p) for p in means.parameters} == {id(layer.weight) for layer in block.layers}
+    assert {id(p) for p in spreads.parameters} == {
         id(layer.log_std) for layer in block.layers if isinstance(layer, MeanFieldConv)
     }
-    assert sum(len(group["params"]) for group in optimiser.param_groups) == len(list(block.parameters()))
+    assert len(optimiser.parameters) == len(list(block.parameters()))
 
 
 def test_training_lowers_the_loss_and_changes_no_stage() -> None:

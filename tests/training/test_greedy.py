@@ -10,6 +10,7 @@ from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks import heteroscedastic, homoscedastic
 from bayescade.blocks._block import Block, BlockSettings, MeanDraw
 from bayescade.errors import Failure
+from bayescade.kernels._triton import available
 from bayescade.networks.cascade import Data
 from bayescade.projectors import ray_transform
 from bayescade.training import greedy, posterior
@@ -19,6 +20,7 @@ from bayescade.training.losses import nll
 from bayescade.training.posterior import refit
 from bayescade.training.stage import Stage, advance
 from bayescade.training.start import rescale
+from tests.conftest import skip
 from tests.geometries import small_parallel
 
 SIZE = 6
@@ -129,7 +131,8 @@ def test_what_the_first_images_do_not_have_is_learned_from_all(monkeypatch: pyte
             rare = int(h.mean((0, 2, 3)).argmax())  # this feature becomes one that empty images do not have
             block.trunk.common[-2].bias[rare] -= 1.01 * h[::4, rare].max()
             if some == 3:
-                posterior.seek_spread(block, block.last, stage, temperature=1e-3)
+                look = posterior.look_of(block, stage, "plain")
+                posterior.seek_spread(block, block.last, stage, temperature=1e-3, look=look)
                 unseen = block.last.log_std == 0
         refit(block, stage, temperature=1e-3, move=False)
         found.append(block.last.log_std.detach().clone())
@@ -235,15 +238,32 @@ def test_a_lower_rate_is_carried_on(weak: float, rates: list[float], monkeypatch
     assert tried == [*rates, rates[-1]], "a run that is taken up again goes on at the same rate"
 
 
+@pytest.mark.parametrize("kind", [heteroscedastic, homoscedastic])
+def test_the_fused_kernels_give_the_same_spread(kind: Any) -> None:
+    if not available():
+        skip("Triton is not installed")
+    found = []
+    for kernels in ("plain", "fused"):
+        stage = stage_of()
+        block = kind.build(BlockSettings(channels=3, variance_floor=1e-9), torch.Generator().manual_seed(1)).double()
+        rescale(block, stage, 0.3, 20.0)
+        refit(block, stage, temperature=1.0, move=False, kernels=kernels)
+        found.append([layer.log_std.detach() for layer in posterior.random_layers(block)])
+    for plain, fused in zip(*found, strict=True):
+        assert torch.allclose(plain, fused, rtol=1e-9)
+
+
 @pytest.mark.gpu
-def test_the_spread_on_a_gpu_is_that_of_float64() -> None:
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
+def test_the_spread_on_a_gpu_is_that_of_float64(kernels: str) -> None:
     found = []
     for device, dtype in (("cpu", torch.float64), ("cuda", torch.float32)):
         stage, block = stage_of(), make(torch.Generator().manual_seed(1))
         rescale(block, stage, 0.3, 20.0)
         images = {name: getattr(stage, name).to(device, dtype) for name in ("truth", "image", "gradient")}
         block = block.to(device, dtype)
-        refit(block, dataclasses.replace(stage, **images), temperature=1.0, move=False)
+        own = kernels if device == "cuda" else "plain"
+        refit(block, dataclasses.replace(stage, **images), temperature=1.0, move=False, kernels=own)
         found.append([layer.log_std.detach().cpu().double() for layer in posterior.random_layers(block)])
     for exact, quick in zip(*found, strict=True):
         assert torch.allclose(exact, quick, atol=2 * posterior.NEAR)

@@ -10,13 +10,14 @@ and the Gaussian with independent weights that is nearest to it in KL(q || p) ha
 1 / (1 + G_dd / temperature). For a likelihood that is not Gaussian in the weights this is one step of Fisher scoring.
 """
 
-from typing import final
+import dataclasses
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, unfold
 
-from bayescade.bayes.layers import KERNEL, MeanFieldConv
+from bayescade.bayes.layers import KERNEL, LastConv, MeanFieldConv
 
 WORK_BYTES = 2**30  # of patches held at once
 
@@ -65,6 +66,61 @@ class NormalEquations:
         layer.bias.copy_(mean[-1:])
 
 
+class Inputs(Protocol):
+    """What a last layer sees of some images, however it is kept."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+
+    def mean(self, layer: LastConv) -> Tensor:
+        """The layer's output with mean weights, (images, 1, height, width)."""
+
+    def variance(self, layer: LastConv) -> Tensor:
+        """The variance of the output, (images, 1, height, width)."""
+
+    def curvature(
+        self,
+        weight: Tensor,  # (images, 1, height, width) w
+    ) -> Tensor:
+        """The diagonal of G, (channels, 3, 3) in float64."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PlainInputs:
+    """Features as they are."""
+
+    h: Tensor  # (images, channels, height, width)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return self.h.numel() * self.h.element_size()
+
+    def mean(self, layer: LastConv) -> Tensor:
+        """The layer's output with mean weights, (images, 1, height, width)."""
+        return layer.mean(self.h)
+
+    def variance(self, layer: LastConv) -> Tensor:
+        """The variance of the output, (images, 1, height, width)."""
+        return layer.output_variance(self.h)
+
+    def curvature(
+        self,
+        weight: Tensor,  # (images, 1, height, width) w
+    ) -> Tensor:
+        """The diagonal of G, (channels, 3, 3): tap after tap, the features that it moves onto a pixel, squared and weighted."""
+        height, width = self.h.shape[-2:]
+        squares = pad(self.h, (KERNEL // 2,) * 4) ** 2
+        found = squares.new_empty((squares.shape[1], KERNEL, KERNEL), dtype=torch.float64)
+        for place in range(KERNEL * KERNEL):
+            down, right = divmod(place, KERNEL)
+            near = squares[:, :, down : down + height, right : right + width]
+            found[:, down, right] = (near * weight).sum((2, 3)).double().sum(0)
+        return found
+
+
 @final
 class Curvature:
     """The diagonal of G alone, which is all that the standard deviations need, and far cheaper."""
@@ -74,16 +130,11 @@ class Curvature:
 
     def add(
         self,
-        h: Tensor,  # (batch, channels, height, width)
-        weight: Tensor,  # (batch, 1, height, width) w
+        inputs: Inputs,
+        weight: Tensor,  # (images, 1, height, width) w
     ) -> None:
-        """Adds the pixels of a batch: tap after tap, the features that it moves onto a pixel, squared and weighted."""
-        height, width = h.shape[-2:]
-        squares = pad(h.float() if h.dtype != torch.float64 else h, (KERNEL // 2,) * 4) ** 2
-        for place in range(KERNEL * KERNEL):
-            down, right = divmod(place, KERNEL)
-            near = squares[:, :, down : down + height, right : right + width]
-            self.diagonal[:, down, right] += (near * weight).sum((2, 3)).double().sum(0)
+        """Adds the pixels of some images."""
+        self.diagonal += inputs.curvature(weight)
 
     @torch.no_grad()
     def refit(self, layer: MeanFieldConv, temperature: float = 1.0) -> None:

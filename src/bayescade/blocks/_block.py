@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, relu
 
 from bayescade.bayes.gaussian import Gaussian, relu_moments
+from bayescade.bayes.last_layer import Inputs
 from bayescade.bayes.layers import KERNEL, LastConv
+from bayescade.convolution import Convolution
 from bayescade.errors import UserError
 
 
@@ -141,8 +143,8 @@ class Variance(nn.Module, ABC):
         self,
         inputs: Tensor,  # (batch, 2, height, width)
         h: Tensor,  # (batch, c, height, width)
-    ) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """The variance at the mean weights, and of its random layer, if it has one, the input and the Fisher information of
+    ) -> tuple[Tensor, tuple[Inputs, Tensor] | None]:
+        """The variance at the mean weights, and of its random layer, if it has one, the inputs and the Fisher information of
         the output, (batch, 1, height, width)."""
 
 
@@ -183,9 +185,10 @@ def convolutions(channels: Sequence[int], generator: torch.Generator) -> nn.Sequ
     """Convolutions with a ReLU behind each, from channels to channels."""
     layers: list[nn.Module] = []
     for into, out in pairwise(channels):
-        conv = nn.utils.skip_init(nn.Conv2d, into, out, KERNEL, padding=KERNEL // 2)
+        conv = Convolution(into, out, KERNEL)
         bound = (into * KERNEL * KERNEL) ** -0.5  # as torch does by default
         nn.init.uniform_(conv.weight, -bound, bound, generator=generator)
+        assert conv.bias is not None
         nn.init.uniform_(conv.bias, -bound, bound, generator=generator)
         layers += [conv, nn.ReLU(inplace=True)]
     return nn.Sequential(*layers)

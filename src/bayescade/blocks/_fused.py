@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from bayescade.bayes.gaussian import Gaussian, safe_sqrt
-from bayescade.bayes.layers import LastConv
+from bayescade.bayes.last_layer import Inputs
+from bayescade.bayes.layers import KERNEL, LastConv
 from bayescade.blocks._block import Block, Trunk
 from bayescade.blocks.heteroscedastic import VarianceNet
 from bayescade.blocks.homoscedastic import OneVariance
 from bayescade.kernels.frame import Frame
-from bayescade.kernels.head import head, head_image
+from bayescade.kernels.head import curvature, head, head_image
 from bayescade.kernels.stack import Layer, filled, head_layout, layer_of, run_layers, stack
 
 
@@ -108,6 +109,25 @@ class FusedBlock:
         z = self._moments(self.net.last, self._variance_features(features), features.frame, x)
         return image, self.net.expected_of(*z)
 
+    def last_inputs(self, features: Features) -> Inputs:
+        """What the image's last layer sees."""
+        return self._inputs(self.block.last, features.common, features.frame)
+
+    @torch.no_grad()
+    def at_mean(self, features: Features) -> tuple[Tensor, tuple[Inputs, Tensor] | None]:
+        """`block.variance.at_mean(...)`."""
+        if self.net is None:
+            variance = one_variance(self.block)
+            assert variance is not None
+            return variance, None
+        inputs = self._inputs(self.net.last, self._variance_features(features), features.frame)
+        variance, information = self.net.informed(inputs.mean(self.net.last))
+        return variance, (inputs, information)
+
+    @staticmethod
+    def _inputs(last: LastConv, features: Tensor, frame: Frame) -> "FusedInputs":
+        return FusedInputs(features, frame, last.weight.shape[1])
+
     def _variance_features(self, features: Features) -> Tensor:
         assert self.net is not None
         extra = features.common if self.net.sees_features else None
@@ -122,6 +142,43 @@ class FusedBlock:
             self.laid_out[last] = last_layout(last.weight), last_layout(last.std() ** 2)
         mean, variance = head(features, *self.laid_out[last], frame, shared=True)
         return mean.to(x.dtype).reshape(x.shape) + last.bias, variance.to(x.dtype).reshape(x.shape) + last.jitter
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class FusedInputs:
+    """What a last layer sees of some images, as the kernels keep it."""
+
+    features: Tensor  # (1, room and places, in)
+    frame: Frame
+    channels: int
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return self.features.numel() * self.features.element_size()
+
+    def mean(self, layer: LastConv) -> Tensor:
+        """The layer's output with mean weights, (images, 1, height, width)."""
+        mean, _ = head(self.features, last_layout(layer.weight), None, self.frame, shared=True)
+        return self._images(mean, layer) + layer.bias
+
+    def variance(self, layer: LastConv) -> Tensor:
+        """The variance of the output, (images, 1, height, width)."""
+        laid_out = last_layout(layer.std() ** 2)
+        _, variance = head(self.features, laid_out, laid_out, self.frame, shared=True)
+        return self._images(variance, layer) + layer.jitter
+
+    def curvature(
+        self,
+        weight: Tensor,  # (images, 1, height, width)
+    ) -> Tensor:
+        """The sums of squares of the features on a pixel, weighted, (channels, 3, 3) in float64."""
+        taps = curvature(self.features, weight, self.frame)[: KERNEL * KERNEL, : self.channels]
+        return taps.T.reshape(-1, KERNEL, KERNEL)
+
+    def _images(self, pixels: Tensor, layer: LastConv) -> Tensor:
+        return pixels.to(layer.bias.dtype).reshape(self.frame.images, 1, self.frame.height, self.frame.width)
 
 
 def last_layout(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from bayescade.bayes.gaussian import expectation
+from bayescade.bayes.last_layer import Inputs, PlainInputs
 from bayescade.bayes.layers import LastConv, MeanFieldConv
 from bayescade.blocks._block import Block, BlockSettings, Draw, Trunk, Variance, convolutions
 
@@ -75,12 +76,16 @@ class VarianceNet(Variance):
         if self.sees_features:
             first.weight.data[:, 2:][:, features] = 0
 
-    def at_mean(self, inputs: Tensor, h: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        features = self.features(inputs, h)
-        z = self.last.mean(features)
+    def at_mean(self, inputs: Tensor, h: Tensor) -> tuple[Tensor, tuple[Inputs, Tensor]]:
+        features = PlainInputs(self.features(inputs, h))
+        variance, information = self.informed(features.mean(self.last))
+        return variance, (features, information)
+
+    def informed(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The variance, and the Fisher information of z."""
         variance = self.of(z)
         slope = 2 * self.scale**2 * softplus(z) * torch.sigmoid(z) / variance  # of log v
-        return variance, (features, slope**2 / 2)
+        return variance, slope**2 / 2
 
     @property
     def layers(self) -> list[LastConv]:

@@ -286,8 +286,7 @@ def passes_at_once(cascade: Cascade, shape: tuple[int, int], device: torch.devic
 
 def pass_bytes(cascade: Cascade, shape: tuple[int, int]) -> int:
     """About what one image takes on its way through a block."""
-    widest = max(max(parameter.shape[:2]) for parameter in cascade.parameters() if parameter.ndim == 4)
-    return 4 * 3 * widest * shape[0] * shape[1]
+    return 4 * 3 * cascade.widest * shape[0] * shape[1]
 
 
 @functools.lru_cache(maxsize=8)

@@ -113,6 +113,34 @@ def _head_gradient(
     tl.store(where + 16 * IN, of_spread)
 
 
+@jit
+def _curvature(
+    features,
+    weights,  # a plane
+    partial,
+    places,
+    IN: tl.constexpr,
+    TILES: tl.constexpr,  # of a run
+    PRECISION: tl.constexpr,
+    SUM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A program sums a run of places."""
+    run = tl.program_id(0)
+    into = tl.arange(0, IN)
+    local = tl.arange(0, BLOCK)
+    total = tl.zeros((16, IN), SUM)
+    for tile in range(TILES):
+        begin = (run * TILES + tile).to(tl.int64) * BLOCK
+        there = (begin + local < places)[:, None]
+        value = tl.load(features + begin * IN + local[:, None] * IN + into[None, :], there, 0.0).to(SUM)
+        near = _plane_taps(weights + tl.minimum(begin, places), local, WIDTH)
+        total += tl.dot(tl.trans(near), value * value, input_precision=PRECISION, out_dtype=SUM)
+    tap = tl.arange(0, 16)
+    tl.store(partial + (run * 16 + tap[:, None]) * IN + into[None, :], total)
+
+
 def head(
     features: Tensor,  # (1, room and places, in)
     weights: Tensor,  # (samples, 16, in): taps, then zeros
@@ -205,6 +233,31 @@ def head_gradient(
     )
     of_weights, of_variances = partial.sum(0).unbind(0)
     return found, _turned(of_weights, of_weights.dtype), _turned(of_variances, of_variances.dtype)
+
+
+def curvature(
+    features: Tensor,  # (1, room and places, in)
+    weight: Tensor,  # (images, 1, height, width), in the precision of sums
+    frame: Frame,
+) -> Tensor:
+    """The sum over pixels of weight[p] h[p + tap]^2, (16, in) in float64."""
+    into = features.shape[2]
+    launch = HEAD_GRADIENT.fitted(features)
+    runs, tiles = launch.cover(frame.places)
+    partial = features.new_empty((runs, PLANE_TAPS, into), dtype=sum_type(features))
+    _curvature[(runs,)](
+        features[:, frame.guard :],
+        frame.planes([weight], partial.dtype, [None])[:, frame.guard :],
+        partial,
+        frame.places,
+        IN=into,
+        TILES=tiles,
+        PRECISION=precision(partial),
+        SUM=sums(features),
+        WIDTH=frame.width,
+        **launch.options(),
+    )
+    return _turned(partial.double().sum(0), torch.float64)
 
 
 def _turned(taps: Tensor, dtype: torch.dtype) -> Tensor:

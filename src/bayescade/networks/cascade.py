@@ -4,6 +4,7 @@ Any linear operator works: what a cascade needs of it is `forward`, `adjoint`, a
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import final
 
@@ -53,3 +54,8 @@ class Cascade(nn.Module):
         block = self.blocks[place]
         assert isinstance(block, Block)
         return block
+
+    @functools.cached_property
+    def widest(self) -> int:
+        """The most channels of an image on its way."""
+        return max(max(parameter.shape[:2]) for parameter in self.parameters() if parameter.ndim == 4)

@@ -10,6 +10,7 @@ kernel of 2 B - 1 taps,
 which tends to the band-limited ramp of Kak and Slaney (1988, section 3.3) as N grows.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -52,9 +53,22 @@ def apply_ramp(
 ) -> Tensor:
     """The sinogram convolved along its bins with the ramp; zero outside the detector, no wrap-around."""
     bins = sinogram.shape[-1]
-    kernel = ramp_kernel(bins, bin_width, window)
     length = 2 ** math.ceil(math.log2(3 * bins))
-    spectrum = torch.fft.rfft(kernel, length).to(sinogram.device)
-    spectrum = spectrum.to(torch.complex128 if sinogram.dtype == torch.float64 else torch.complex64)
+    spectrum = ramp_spectrum(bins, bin_width, window, length, sinogram.device, sinogram.dtype)
     filtered = torch.fft.irfft(torch.fft.rfft(sinogram, length) * spectrum, length)
     return filtered[..., bins - 1 : 2 * bins - 1]
+
+
+@functools.lru_cache(maxsize=8)
+@torch.inference_mode(False)  # what is kept may be asked for with gradients next time
+def ramp_spectrum(
+    bins: int,
+    bin_width: float,
+    window: str,
+    length: int,  # of the transform
+    device: torch.device,
+    dtype: torch.dtype,  # of sinograms
+) -> Tensor:
+    """The kernel's Fourier transform, (length // 2 + 1,); kept, since many sinograms of one scan come one after the other."""
+    spectrum = torch.fft.rfft(ramp_kernel(bins, bin_width, window), length)
+    return spectrum.to(device, torch.complex128 if dtype == torch.float64 else torch.complex64)

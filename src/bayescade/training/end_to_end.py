@@ -22,14 +22,15 @@ from bayescade.training.captured import Captured
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.losses import check_balance, image_error
 from bayescade.training.optimiser import (
+    Adam,
+    Group,
+    Memory,
     RateSettings,
-    adam_of,
     check_whole,
     clipped,
     libraries,
     precision_on,
     schedule,
-    set_rate,
 )
 from bayescade.training.stage import batches, mean_psnr
 
@@ -37,7 +38,7 @@ Tensors = dict[str, Tensor]
 Report = Callable[[dict[str, Any]], None]  # a line of metrics
 Keep = Callable[[Tensors, dict[str, Any]], None]  # (everything, record): called behind every round
 
-STATES = ("exp_avg", "exp_avg_sq", "step")
+STATES = tuple(field.name for field in dataclasses.fields(Memory))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +91,7 @@ def train_network(
     network.to(device)
     channels_last(network)
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    group = {"params": parameters, "factor": 1.0, "weight_decay": settings.weight_decay}
-    optimiser = adam_of([group], settings.learning_rate)
+    optimiser = Adam([Group(parameters, weight_decay=settings.weight_decay)])
     record: dict[str, Any] = {"rounds": 0, "seconds": 0.0}
     if kept is not None:
         record = dict(kept[1])
@@ -132,7 +132,7 @@ class NetworkStep:
     def __init__(
         self,
         network: nn.Module,
-        optimiser: torch.optim.Adam,
+        optimiser: Adam,
         examples: Examples,
         batch: int,
         settings: EndToEndSettings,
@@ -160,17 +160,16 @@ class NetworkStep:
 
     def run(self, rate: float) -> Tensor:
         """The mean squared error before the update."""
-        set_rate(self.optimiser, rate)
+        self.optimiser.set_rate(rate)
         return self.compute()
 
     def _compute(self) -> Tensor:
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.forget_gradients()
         with torch.autocast(self.truth.device.type, torch.bfloat16, enabled=self.mixed, cache_enabled=False):
             image = self.network(self.first, self.sinogram)
         image = image.to(self.truth.dtype)
         image_error(image, self.truth, self.balance, self.team).backward()
-        learning = self.optimiser.param_groups[0]["params"]
-        gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
+        gradients = self.optimiser.gradients()
         self.team.average(gradients)
         clipped(gradients, self.clip)
         self.optimiser.step()
@@ -187,22 +186,18 @@ def validation_psnr(network: nn.Module, validation: Examples, batch: int) -> flo
     return mean_psnr(pairs)
 
 
-def optimiser_tensors(optimiser: torch.optim.Adam) -> Tensors:
+def optimiser_tensors(optimiser: Adam) -> Tensors:
     """Adam's memory, named by the place of the parameter."""
     found: Tensors = {}
-    for place, parameter in enumerate(optimiser.param_groups[0]["params"]):
+    for place, parameter in enumerate(optimiser.parameters):
         for name in STATES:
-            found[f"{WORK}{place}.{name}"] = optimiser.state[parameter][name].clone()
+            found[f"{WORK}{place}.{name}"] = getattr(optimiser.memory[parameter], name).clone()
     return found
 
 
-def restore(network: nn.Module, optimiser: torch.optim.Adam, tensors: Mapping[str, Tensor]) -> None:
+def restore(network: nn.Module, optimiser: Adam, tensors: Mapping[str, Tensor]) -> None:
     """Puts back what was kept."""
     network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(WORK)})
-    for place, parameter in enumerate(optimiser.param_groups[0]["params"]):
-        own = {name: tensors[f"{WORK}{place}.{name}"] for name in STATES}
-        state = {
-            name: torch.empty_like(parameter).copy_(own[name]) for name in STATES if name != "step"
-        }  # laid out like it
-        state["step"] = own["step"].to(parameter.device if parameter.is_cuda else "cpu", copy=True)
-        optimiser.state[parameter] = state
+    for place, parameter in enumerate(optimiser.parameters):
+        for name in STATES:
+            getattr(optimiser.memory[parameter], name).copy_(tensors[f"{WORK}{place}.{name}"])

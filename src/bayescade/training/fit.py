@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,14 @@ from bayescade.training.captured import Captured
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.losses import Loss
 from bayescade.training.optimiser import (
+    Adam,
+    Group,
     RateSettings,
-    adam_of,
     check_positive,
     clipped,
     libraries,
     precision_on,
     schedule,
-    set_rate,
 )
 from bayescade.training.stage import Stage
 
@@ -89,23 +89,22 @@ def fit(
             on_epoch(epoch, mean, rate)
 
 
-def adam(block: Block, settings: FitSettings, learning: set[nn.Parameter]) -> torch.optim.Adam:
+def adam(block: Block, settings: FitSettings, learning: set[nn.Parameter]) -> Adam:
     """Adam with weight decay on what is not random, and the posterior's spread at its own rate."""
-    means = [layer.weight for layer in block.layers]
+    means: list[nn.Parameter] = [layer.weight for layer in block.layers]
     spreads = [layer.log_std for layer in block.layers if isinstance(layer, MeanFieldConv)]
-    free = {*means, *spreads}
-    groups: list[dict[str, Any]] = [
-        {
-            "params": [p for p in block.parameters() if p not in free],
-            "factor": 1.0,
-            "weight_decay": settings.weight_decay,
-        },
-        {"params": means, "factor": 1.0},
-        {"params": spreads, "factor": settings.posterior_rate},
-    ]
-    for group in groups:
-        group["params"] = [p for p in group["params"] if p in learning]
-    return adam_of([group for group in groups if group["params"]], settings.learning_rate)
+    rest = [parameter for parameter in block.parameters() if parameter not in {*means, *spreads}]
+
+    def wanted(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        return [parameter for parameter in parameters if parameter in learning]
+
+    return Adam(
+        [
+            Group(wanted(rest), weight_decay=settings.weight_decay),
+            Group(wanted(means)),
+            Group(wanted(spreads), factor=settings.posterior_rate),
+        ]
+    )
 
 
 @final
@@ -116,7 +115,7 @@ class Step:
         self,
         block: Block,
         loss: Loss,
-        optimiser: torch.optim.Adam,
+        optimiser: Adam,
         stage: Stage,
         batch: int,
         settings: FitSettings,
@@ -153,7 +152,7 @@ class Step:
 
     def run(self, rate: float) -> Tensor:
         """The loss before the update."""
-        set_rate(self.optimiser, rate)
+        self.optimiser.set_rate(rate)
         return self.compute()
 
     def _predict(self) -> Gaussian:
@@ -165,11 +164,10 @@ class Step:
         return prediction
 
     def _compute(self) -> Tensor:
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.forget_gradients()
         value = self.loss(self._predict(), self.truth, self.block.kl())
         value.backward()
-        learning = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
-        gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
+        gradients = self.optimiser.gradients()
         self.team.average(gradients)
         clipped(gradients, self.clip)
         self.optimiser.step()

@@ -1,18 +1,23 @@
-"""What every training has: its length, its learning rates, its precision, and Adam."""
+"""What every training has: its length, its learning rates, its precision, and Adam (Kingma and Ba, 2015).
+
+Adam is torch's own kernel without torch's optimiser, which imports a compiler first: seconds, in which a block can be trained.
+"""
 
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayescade.errors import UserError
 
 PRECISIONS = ("auto", "bf16", "tf32", "float32")
 MOST = 1_000_000
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,30 +69,11 @@ def schedule(rate: float, final: float, warm_up: float, steps: int) -> Iterator[
         yield fall * (step + 1) / rise if step < rise else fall
 
 
-def adam_of(groups: list[dict[str, Any]], rate: float) -> torch.optim.Adam:
-    """Adam for groups of parameters; on a GPU as one kernel that can be captured, with rates that can be changed there."""
-    device = groups[0]["params"][0].device
-    if device.type != "cuda":
-        return torch.optim.Adam(groups, lr=rate)
-    for group in groups:
-        group["lr"] = torch.tensor(rate, device=device)
-    return torch.optim.Adam(groups, fused=True, capturable=True)
-
-
 def clipped(gradients: list[Tensor], most: float) -> None:
     """Makes gradients shorter, in place, where their norm is above the most; 0 = no limit."""
     if most:
         factor = (most / torch.nn.utils.get_total_norm(gradients).clamp_min(1e-30)).clamp_max(1.0)
         torch._foreach_mul_(gradients, factor)
-
-
-def set_rate(optimiser: torch.optim.Adam, rate: float) -> None:
-    """Sets the learning rate, each group's times its own factor."""
-    for group in optimiser.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate * group["factor"])
-        else:
-            group["lr"] = rate * group["factor"]
 
 
 def precision_on(device: torch.device, precision: str) -> str:
@@ -104,3 +90,90 @@ def libraries(precision: str) -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Parameters that learn alike."""
+
+    parameters: Sequence[nn.Parameter]
+    factor: float = 1.0  # their learning rate over that of the rest
+    weight_decay: float = 0.0
+
+
+@dataclasses.dataclass
+class Memory:
+    """What is remembered of a parameter's gradients."""
+
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    step: Tensor  # (): how many there were
+
+    @classmethod
+    def fresh(cls, parameter: nn.Parameter) -> "Memory":
+        """That of a parameter which has not learned yet, laid out like it."""
+        return cls(
+            torch.zeros_like(parameter, requires_grad=False),
+            torch.zeros_like(parameter, requires_grad=False),
+            torch.zeros((), device=parameter.device),
+        )
+
+
+@final
+class Adam:
+    """Updates parameters by their gradients: on a GPU one kernel for each group, which can be captured, rates and all."""
+
+    def __init__(self, groups: Sequence[Group]):
+        self.groups = [group for group in groups if group.parameters]
+        self.rates = [rate_on(group.parameters[0].device) for group in self.groups]
+        self.memory = {parameter: Memory.fresh(parameter) for parameter in self.parameters}
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All that learn, in order."""
+        return [parameter for group in self.groups for parameter in group.parameters]
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the next steps, each group's times its own factor."""
+        for group, own in zip(self.groups, self.rates, strict=True):
+            own.fill_(rate * group.factor)
+
+    def forget_gradients(self) -> None:
+        """Makes room for those of the next step."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def gradients(self) -> list[Tensor]:
+        """Those that there are."""
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One update of all parameters that have a gradient."""
+        for group, rate in zip(self.groups, self.rates, strict=True):
+            learning = [parameter for parameter in group.parameters if parameter.grad is not None]
+            if not learning:
+                continue
+            memories = [self.memory[parameter] for parameter in learning]
+            steps = [memory.step for memory in memories]
+            torch._foreach_add_(steps, 1)
+            torch._fused_adam_(
+                list[Tensor](learning),
+                [parameter.grad for parameter in learning if parameter.grad is not None],
+                [memory.exp_avg for memory in memories],
+                [memory.exp_avg_sq for memory in memories],
+                [],
+                steps,
+                lr=rate,
+                beta1=BETAS[0],
+                beta2=BETAS[1],
+                weight_decay=group.weight_decay,
+                eps=EPSILON,
+                amsgrad=False,
+                maximize=False,
+            )
+
+
+def rate_on(device: torch.device) -> Tensor:
+    """Room for a learning rate, (), as the kernel of the device reads it."""
+    return torch.zeros((), device=device, dtype=torch.float64 if device.type == "cpu" else torch.float32)

@@ -13,15 +13,19 @@ in what should be empty.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import final
 
 import torch
 from torch import Tensor
 
 from bayescade.bayes.gaussian import safe_sqrt
-from bayescade.bayes.last_layer import Curvature, NormalEquations
+from bayescade.bayes.last_layer import Curvature, Inputs, NormalEquations, PlainInputs
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks._block import Block
+from bayescade.blocks._fused import FusedBlock
+from bayescade.kernels._triton import is_fused
 from bayescade.training.stage import Stage, batches, images_behind, mean_square
 
 REFIT_BATCH = 64
@@ -35,7 +39,7 @@ SHORTER, LONGER = 0.5, 1.5  # the length of a step over that of the one before
 
 
 @torch.no_grad()
-def refit(block: Block, stage: Stage, temperature: float, move: bool) -> None:
+def refit(block: Block, stage: Stage, temperature: float, move: bool, kernels: str = "plain") -> None:
     """The posterior of the random layers under the honest likelihood of the stage, the features frozen.
 
     The image's layer sees precision output_scale^2 / v where the ReLU is open; with `move` its mean is set too. The variance's
@@ -47,8 +51,9 @@ def refit(block: Block, stage: Stage, temperature: float, move: bool) -> None:
     assert isinstance(block.last, MeanFieldConv)
     if move:
         refit_mean(block, block.last, stage, temperature)
-    seek_spread(block, block.last, stage, temperature)
-    refit_spreads(block, stage, temperature)
+    look = look_of(block, stage, kernels)
+    seek_spread(block, block.last, stage, temperature, look)
+    refit_spreads(block, stage, temperature, look)
     if not block.variance.layers:
         image = images_behind(block, stage, "mean", batch=REFIT_BATCH)
         block.variance.start(mean_square(image, stage.truth))
@@ -58,36 +63,37 @@ def refit_mean(block: Block, layer: MeanFieldConv, stage: Stage, temperature: fl
     """The mean of the image's layer, by the normal equations of the pixels that are open."""
     equations = NormalEquations(layer)
     for some in batches(len(stage), REFIT_BATCH):
-        seen = Seen.of(block, stage, some)
+        seen = plain_look(block, stage, some)
+        assert isinstance(seen.inputs, PlainInputs)
         residual = stage.truth[some] - seen.mean.clamp_min(0)
-        equations.add(seen.h, seen.weight * (seen.mean > 0), residual / block.output_scale)
+        equations.add(seen.inputs.h, seen.weight * (seen.mean > 0), residual / block.output_scale)
     equations.refit(layer, temperature)
 
 
-def seek_spread(block: Block, layer: MeanFieldConv, stage: Stage, temperature: float) -> None:
+def seek_spread(block: Block, layer: MeanFieldConv, stage: Stage, temperature: float, look: "Look") -> None:
     """The standard deviations of the image's layer that ask for themselves, by some of the images, from the prior on."""
     layer.log_std.zero_()
     steps = Steps(layer.log_std)
-    some = some_images(block, stage)
+    some = some_images(stage, look)
     share = sum(len(seen.mean) for seen in some) / len(stage)
     for _ in range(PASSES):
         found = Curvature(layer)
         for seen in some:
-            found.add(seen.h, seen.weight * seen.open_share(block))
+            found.add(seen.inputs, seen.weight * seen.open_share(block))
         if steps.towards(found.log_std(temperature * share)) < NEAR:
             break
 
 
-def some_images(block: Block, stage: Stage) -> list["Seen"]:
+def some_images(stage: Stage, look: "Look") -> list["Seen"]:
     """Batches from all over the stage, as many as are wanted and may be kept."""
     every = list(batches(len(stage), REFIT_BATCH))
-    first = Seen.of(block, stage, every[0]).without_variance()
-    wanted = min(-(-SOME // len(first.h)), SOME_BYTES // (first.h.numel() * first.h.element_size()))
+    first = look(every[0]).without_variance()
+    wanted = min(-(-SOME // len(first.mean)), SOME_BYTES // first.inputs.size)
     step = -(-len(every) // max(wanted, 1))
-    return [first, *(Seen.of(block, stage, batch).without_variance() for batch in every[step::step])]
+    return [first, *(look(batch).without_variance() for batch in every[step::step])]
 
 
-def refit_spreads(block: Block, stage: Stage, temperature: float) -> None:
+def refit_spreads(block: Block, stage: Stage, temperature: float, look: "Look") -> None:
     """The standard deviations of all random layers, by all of the images: those of the image's layer from the present ones on,
     in more than one pass where few images have something that moves them far."""
     layers = random_layers(block)
@@ -95,8 +101,8 @@ def refit_spreads(block: Block, stage: Stage, temperature: float) -> None:
     for number in range(MORE):
         found = [Curvature(layer) for layer in layers]
         for some in batches(len(stage), REFIT_BATCH):
-            seen = Seen.of(block, stage, some)
-            found[0].add(seen.h, seen.weight * seen.open_share(block))
+            seen = look(some)
+            found[0].add(seen.inputs, seen.weight * seen.open_share(block))
             if seen.of_variance is not None and number == 0:
                 found[1].add(*seen.of_variance)
         if number == 0:
@@ -131,20 +137,18 @@ class Steps:
 class Seen:
     """What a block's last layer sees of some images; nothing of it depends on standard deviations."""
 
-    h: Tensor  # (images, c, height, width): common features
+    inputs: Inputs  # common features
     mean: Tensor  # (images, 1, height, width): the next image before the ReLU, with mean weights
     weight: Tensor  # (images, 1, height, width): precision of the layer's output where the ReLU is open
-    of_variance: tuple[Tensor, Tensor] | None  # features and Fisher information of the variance's random layer
+    of_variance: tuple[Inputs, Tensor] | None  # inputs and Fisher information of the variance's random layer
 
     @classmethod
-    def of(cls, block: Block, stage: Stage, some: slice) -> "Seen":
-        """What is seen of these images of the stage."""
-        assert block.variance is not None
-        x = stage.image[some]
-        inputs, h = block.features(x, stage.gradient[some])
-        variance, of_variance = block.variance.at_mean(inputs, h)
-        mean = x + block.output_scale * block.last.mean(h)
-        return cls(h, mean, block.output_scale**2 / variance.expand_as(x), of_variance)
+    def of(
+        cls, block: Block, x: Tensor, inputs: Inputs, variance: Tensor, of_variance: tuple[Inputs, Tensor] | None
+    ) -> "Seen":
+        """What is seen of images x."""
+        mean = x + block.output_scale * inputs.mean(block.last)
+        return cls(inputs, mean, block.output_scale**2 / variance.expand_as(x), of_variance)
 
     def without_variance(self) -> "Seen":
         """What the image's layer needs."""
@@ -152,10 +156,35 @@ class Seen:
 
     def open_share(self, block: Block) -> Tensor:
         """The probability that a draw of the layer opens the ReLU, (images, 1, height, width)."""
-        std = block.output_scale * safe_sqrt(block.last.output_variance(self.h))
+        std = block.output_scale * safe_sqrt(self.inputs.variance(block.last))
         known = std > 0
         share = torch.special.ndtr(self.mean / torch.where(known, std, 1))
         return torch.where(known, share, (self.mean > 0).to(share.dtype))
+
+
+Look = Callable[[slice], Seen]  # at some images of a stage
+
+
+def look_of(block: Block, stage: Stage, kernels: str) -> Look:
+    """How images are looked at: by the fused kernels, where they are used, with features in half precision on a GPU."""
+    if not is_fused(kernels, stage.image.device):
+        return functools.partial(plain_look, block, stage)
+    fast = FusedBlock(block, torch.float16 if stage.image.device.type == "cuda" else stage.image.dtype)
+
+    def look(some: slice) -> Seen:
+        x = stage.image[some]
+        features = fast.features(x, stage.gradient[some])
+        return Seen.of(block, x, fast.last_inputs(features), *fast.at_mean(features))
+
+    return look
+
+
+def plain_look(block: Block, stage: Stage, some: slice) -> Seen:
+    """The same by the plain layers."""
+    assert block.variance is not None
+    x = stage.image[some]
+    inputs, h = block.features(x, stage.gradient[some])
+    return Seen.of(block, x, PlainInputs(h), *block.variance.at_mean(inputs, h))
 
 
 def random_layers(block: Block) -> list[MeanFieldConv]:
