@@ -33,10 +33,10 @@ def cascade_of(blocks: int = 3, spread: float = -3.0, kind: object = heterosceda
     return Cascade(made).requires_grad_(False)
 
 
-def data_of(images: int = 2) -> tuple[Data, Tensor]:
-    operator = ray_transform(small_parallel(SIZE))
+def data_of(images: int = 2, device: str = "cpu") -> tuple[Data, Tensor]:
+    operator = ray_transform(small_parallel(SIZE), device)
     truth = torch.rand((images, 1, SIZE, SIZE), generator=torch.Generator().manual_seed(9))
-    sinogram = operator(truth)
+    sinogram = operator(truth.to(device))
     return Data(operator, 12.0, sinogram), operator.fbp(sinogram)
 
 
@@ -149,6 +149,18 @@ def test_a_replayed_graph_gives_the_same_samples(images: int, analytic: bool) ->
 
 
 @pytest.mark.gpu
+def test_features_in_single_precision_are_nearly_exact() -> None:
+    worst = {}
+    exact = estimate(cascade_of(), *data_of(), InferenceSettings(kernels="plain"), samples=20, seed=0)
+    for features in ("half", "single"):
+        settings = InferenceSettings(kernels="fused", features=features)
+        found = estimate(cascade_of().cuda(), *data_of(device="cuda"), settings, samples=20, seed=0)
+        worst[features] = float((found.image.cpu() - exact.image).abs().max())
+    assert worst["single"] < 2e-6
+    assert worst["half"] > 2 * worst["single"]
+
+
+@pytest.mark.gpu
 def test_what_is_not_drawn_is_in_full_precision() -> None:
     found = []
     for device in ("cpu", "cuda"):
@@ -249,7 +261,9 @@ def test_a_region_needs_a_pixel() -> None:
         region_covariance(draws, aleatoric, torch.ones(3, 4, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("wrong", [{"draws": "pixels"}, {"tolerance": 1.5}, {"kernels": "fast"}])
+@pytest.mark.parametrize(
+    "wrong", [{"draws": "pixels"}, {"tolerance": 1.5}, {"kernels": "fast"}, {"features": "double"}]
+)
 def test_settings_that_do_not_sample(wrong: dict[str, object]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         InferenceSettings(**wrong)  # type: ignore[arg-type]

@@ -323,6 +323,11 @@ def test_presets_have_the_papers_number_of_blocks() -> None:
     }
 
 
+def test_a_narrow_arc_is_sampled_in_single_precision() -> None:
+    chosen = {case: bdgd_plus.preset("recommended", case_geometry(case)).inference.features for case in PAPER_CASES}
+    assert [case for case, features in chosen.items() if features == "single"] == ["limited-90"]
+
+
 def test_the_paper_preset_is_the_papers() -> None:
     paper = bdgd_plus.preset("paper", case_geometry("sparse-32"))
     assert (paper.fit.epochs, paper.fit.batch, paper.fit.learning_rate, paper.fit.final_learning_rate) == (

@@ -1,6 +1,6 @@
 """Samples by the fused kernels: all blocks for many draws without a word from the host, on a GPU as one CUDA graph.
 
-Features are in half precision, images and sums in the precision of the images. The first block sees the same image for all
+Features are in half precision or in that of the images, as images and sums are. The first block sees the same image for all
 draws: its features are computed once.
 """
 
@@ -37,9 +37,9 @@ class Drawn:
 class FusedSampler:
     """A trained cascade that is sampled many times. What it returns is overwritten by its next call of the same shape."""
 
-    def __init__(self, cascade: Cascade):
+    def __init__(self, cascade: Cascade, half: bool):
         example = next(cascade.parameters())
-        dtype = torch.float16 if example.is_cuda else example.dtype
+        dtype = torch.float16 if half and example.is_cuda else example.dtype
         self.blocks = [FusedBlock(cascade.block(place), dtype) for place in range(len(cascade))]
         self.replay = Replay()
         # The last noise and what it made of the weights, (draws, 16, in) per layer; the last draws of it in one.

@@ -41,9 +41,10 @@ class InferenceSettings:
 
     draws: str = "weights"  # weights, or activations (the paper)
     analytic: bool = True  # the last block's weights are integrated in closed form, not drawn
-    # fused: Triton kernels with features in half precision, for draws of weights; differences: on a CPU what draws change, in
-    # bfloat16; plain; auto = fused on a GPU, differences on a CPU that gains by them.
+    # fused: Triton kernels, for draws of weights; differences: on a CPU what draws change, in bfloat16; plain; auto = fused on
+    # a GPU, differences on a CPU that gains by them.
     kernels: str = "auto"
+    features: str = "half"  # of the fused kernels on a GPU: half precision, or single, where rounding grows on its way
     tolerance: float = 0.0  # stop when the relative error of the epistemic std is at most this; 0 = take all samples
 
     def __post_init__(self) -> None:
@@ -52,6 +53,8 @@ class InferenceSettings:
         check_kernels(self.kernels, "differences")
         if self.kernels == "differences" and self.draws != "weights":
             raise UserError("setting kernels: differences are for draws=weights")
+        if self.features not in ("half", "single"):
+            raise UserError(f"setting features: expected half or single, got '{self.features}'")
         if not 0 <= self.tolerance < 1:
             raise UserError(f"setting tolerance: expected at least 0 and less than 1, got {self.tolerance}")
 
@@ -115,7 +118,7 @@ def sampler_of(cascade: Cascade, settings: InferenceSettings) -> FusedSampler | 
     wanted = is_fused(settings.kernels, next(cascade.parameters()).device)
     if settings.kernels == "auto" and not is_random(cascade, settings.analytic):
         return None
-    return FusedSampler(cascade) if wanted and settings.draws == "weights" else None
+    return FusedSampler(cascade, settings.features == "half") if wanted and settings.draws == "weights" else None
 
 
 @dataclasses.dataclass(frozen=True)

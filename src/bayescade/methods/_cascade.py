@@ -93,6 +93,7 @@ _PAPER = Settings(
 )
 
 FULL = 175  # degrees that views cover, above which nothing is missing but between them
+NARROW = 105  # degrees below which an image rests on so little that half precision in every block can be seen in it
 FEW_VIEWS = 24  # below which 4000 images are learned by heart: there are more, each seen less often
 
 PRESETS: dict[str, Settings] = {
@@ -119,6 +120,10 @@ def preset(name: str, geometry: Geometry) -> Settings:
                 settings,
                 data=dataclasses.replace(settings.data, images=16_000),
                 fit=dataclasses.replace(settings.fit, epochs=3),
+            )
+        if covered(geometry) < NARROW:
+            settings = dataclasses.replace(
+                settings, inference=dataclasses.replace(settings.inference, features="single")
             )
     return dataclasses.replace(settings, greedy=dataclasses.replace(settings.greedy, blocks=number))
 
