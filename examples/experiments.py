@@ -29,7 +29,8 @@ training itself behind every other block (for a network: behind each round). "El
 images and 100 random Shepp-Logan heads of the validation split, 10 samples, which no training has seen (in brackets: the worst
 image); nothing was chosen by the paper's test set. Changes are against the `recommended` preset of today: a run from before a
 default was found has what it had instead; in those named `_full-rate`, and in all older ones, every block began at the full
-learning rate. Seconds are of one H200, and more where two or four trainings shared it.
+learning rate; those named `_again` are the shipped models' trainings a second time, by which one sees what chance does. Seconds
+are of one H200, and more where two or four trainings shared it.
 """
 # What a setting was before there was one.
 OFF = {"balance": 0.0, "revive": 0.0, "clip": 0.0, "warm_rate": 1.0, "weak_gain": 0.0, "most_channels": 4096}

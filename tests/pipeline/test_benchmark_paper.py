@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 from bayescade.cli import run
 from bayescade.errors import UserError
 from bayescade.pipeline import paper_figures
-from bayescade.pipeline.benchmark_paper import benchmark_paper
+from bayescade.pipeline.benchmark_paper import benchmark_paper, weights_of
+from bayescade.pipeline.models import shipped_folder
 from bayescade.pipeline.paper_table import published, wide
 from bayescade.pipeline.scores import bootstrap_interval
 
@@ -145,3 +147,16 @@ def test_a_table_with_the_papers_lines_above_ours() -> None:
     assert ours.startswith(f"| ours, fbp | {rows[0]['psnr']:.2f}/{rows[0]['psnr_shepp_logan']:.2f} | ")
     assert paper_lpd == "| paper, lpd | 30.71/23.21 |  |"
     assert ours_lpd == "| ours, lpd |  |  |"
+
+
+def test_a_cell_depends_on_how_its_model_is_sampled(tmp_path: Path) -> None:
+    shipped = shipped_folder("bdgd/limited-90")
+    assert shipped is not None
+    folder = tmp_path / "model"
+    shutil.copytree(shipped, folder)
+    before = weights_of(str(folder), "limited-90")
+    assert before == weights_of("bdgd", "limited-90") != weights_of("bdgd", "sparse-32")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["settings"]["inference"]["features"] = "half"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert weights_of(str(folder), "limited-90") != before

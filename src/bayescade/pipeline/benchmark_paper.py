@@ -40,7 +40,7 @@ class CellKey:
     samples: int
     seed: int
     settings: tuple[str, ...] = ()
-    weights: str | None = None  # hash of the model's weights, where it has any
+    weights: str | None = None  # hash of the model's weights and of how they are sampled, where it has any
     version: str = __version__
 
     def text(self) -> str:
@@ -145,12 +145,14 @@ def model_of(name: str, case: str) -> str | None:
 
 
 def weights_of(name: str, case: str) -> str | None:
-    """The hash of the weights that fill a cell."""
+    """The hash of the weights that fill a cell, and of how they are sampled."""
     model = model_of(name, case)
     folder = model_folder(model) if model is not None else None
     if folder is None:
         return None
-    return weights_hash(read_manifest(folder))
+    manifest = read_manifest(folder)
+    sampled = json.dumps(manifest["settings"].get("inference"), sort_keys=True)
+    return hashlib.sha256((weights_hash(manifest) + sampled).encode()).hexdigest()[:16]
 
 
 def cell(
