@@ -22,6 +22,12 @@ def test_packing_leaves_other_folders_alone(geometry: str, tmp_path: Path, capsy
     said(capsys, ["pack", str(tmp_path / "run"), "--out", str(tmp_path / "model")])  # the same again is fine
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = said(capsys, ["pack", str(tmp_path / "run"), "--out", str(tmp_path / "model")], code=2)
+    assert f"{tmp_path / 'run'}: expected a run folder, but there is no such folder" in error
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_packed_run_gives_the_same_images(
     geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ there."""
 from pathlib import Path
 from typing import Any
 
+from bayescade.errors import UserError
 from bayescade.files import write_json, write_text
 from bayescade.packing import pack
 from bayescade.physics.cases import PAPER_CASES, case_geometry
@@ -18,6 +19,8 @@ SAMPLES = 10
 
 def pack_model(run: str, out: str, *, half: bool = False, device: str = "auto") -> dict[str, Any]:
     """Writes the model; its card has the scores of the weights as they are packed."""
+    if not Path(run).is_dir():
+        raise UserError(f"{run}: expected a run folder, but there is no such folder; train one with: bayescade train")
     load_model(str(Path(run).resolve()))  # what cannot be used is not passed on
     manifest = pack(run, out, half=half)
     folder = Path(out)
