@@ -29,8 +29,8 @@ training itself behind every other block (for a network: behind each round). "El
 images and 100 random Shepp-Logan heads of the validation split, 10 samples, which no training has seen (in brackets: the worst
 image); nothing was chosen by the paper's test set. Changes are against the `recommended` preset of today: a run from before a
 default was found has what it had instead; in those named `_full-rate`, and in all older ones, every block began at the full
-learning rate; those named `_again` are the shipped models' trainings a second time, by which one sees what chance does. Seconds
-are of one H200, and more where two or four trainings shared it.
+learning rate; those named `_again` are the shipped models' trainings a second time, with spreads by the fused kernels: they
+differ by that and by chance. Seconds are of one H200, and more where two or four trainings shared it.
 """
 # What a setting was before there was one.
 OFF = {"balance": 0.0, "revive": 0.0, "clip": 0.0, "warm_rate": 1.0, "weak_gain": 0.0, "most_channels": 4096}
@@ -80,7 +80,7 @@ def changes(record: dict[str, Any]) -> str:
         then = record["settings"].get(part, {})
         for name, value in values.items():
             was = then.get(name, OFF.get(name, value))
-            if was != value and name not in ("memory", "kernels", "tolerance"):
+            if was != value and name not in ("memory", "kernels", "features", "tolerance"):
                 found.append(f"{name} {was:g}" if isinstance(was, float) else f"{name} {was}")
     return ", ".join(found) or "none"
 

@@ -34,7 +34,7 @@ from bayescade.pipeline.evaluate import score, score_row
 from bayescade.pipeline.models import load_model
 from bayescade.pipeline.train import train
 from bayescade.progress import show_progress
-from bayescade.runs import MANIFEST, read_manifest, weights_hash
+from bayescade.runs import MANIFEST, model_hash, read_manifest
 
 VALIDATION = "validation.json"  # in a run folder: scores on images of the validation split
 PHANTOMS = ("ellipses", "random-shepp-logan")
@@ -98,7 +98,7 @@ def train_cell(path: Path, out: Path, limit: float, images: int, device: str) ->
 def score_cell(run: Path, images: int, device: str) -> None:
     """Mean PSNR for each kind of phantom, on images that training has not seen and tests do not see; once for some weights."""
     manifest = read_manifest(run)
-    key = {"images": images, "samples": SAMPLES, "weights": weights_hash(manifest)}
+    key = {"images": images, "samples": SAMPLES, "model": model_hash(manifest)}
     kept = json.loads((run / VALIDATION).read_text()) if (run / VALIDATION).exists() else {}
     if kept.items() >= key.items():
         return

@@ -9,6 +9,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on the CPU, one program after the other
 
+from bayescade.kernels._triton import available
+
 ROOT = Path(__file__).parent.parent
 STRICT = os.environ.get("BAYESCADE_STRICT") == "1"
 
@@ -27,6 +29,15 @@ def data_folder() -> Path:
     if not (folder / "paper_test_set.npz").exists():
         skip(f"no data in {folder}; set BAYESCADE_DATA to the folder that holds paper_test_set.npz")
     return folder
+
+
+@pytest.fixture
+def _interpreter() -> None:
+    """For tests of the fused kernels on tensors of the CPU."""
+    if torch.cuda.is_available():
+        pytest.skip("here the kernels run on the GPU, not through Triton's interpreter")
+    if not available():
+        skip("Triton is not installed")
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """Run folders: what is there survives, what is damaged or foreign is named."""
 
+import dataclasses
 import errno
 import json
 from pathlib import Path
@@ -142,9 +143,18 @@ def test_a_run_without_a_block_gives_way_to_another(tmp_path: Path) -> None:
 
 
 def test_how_a_model_is_sampled_does_not_make_another_run(tmp_path: Path) -> None:
+    """While it is trained it takes what it is told last; a finished model is left as it is."""
+    first, last, late = (
+        dataclasses.replace(IDENTITY, settings={**IDENTITY.settings, "inference": {"draws": draws}}) for draws in "abc"
+    )
     filled(tmp_path)
-    settings = {**IDENTITY.settings, "inference": {"tolerance": 0.1}}
-    assert len(Run.open(tmp_path, Identity("dgd", "sparse-8", "{}", settings, 0), ABOUT).blocks()) == 2
+    for identity in (first, last):
+        run = Run.open(tmp_path, identity, ABOUT)
+        assert len(run.blocks()) == 2
+    run.keep(2, block(2.0), RECORD)
+    assert read_manifest(tmp_path)["settings"]["inference"] == {"draws": "b"}
+    run.finish({"training_seconds": 3.0}, "card")
+    assert Run.open(tmp_path, late, ABOUT).manifest["settings"]["inference"] == {"draws": "b"}
 
 
 @pytest.mark.parametrize("text", ["[1]\n", "3\n", '{"block": "x"}\n', '{"block": null}\n', "[" * 100_000, "\udcff"])

@@ -7,7 +7,7 @@ from torch import nn
 
 @final
 class Convolution(nn.Conv2d):
-    """Keeps the size of the image. `torch.nn.utils.skip_init` does the same behind an import of a second or more."""
+    """Of odd size: images keep theirs. `torch.nn.utils.skip_init` does the same behind an import of a second or more."""
 
     def __init__(self, into: int, out: int, size: int):
         super().__init__(into, out, size, padding=size // 2)

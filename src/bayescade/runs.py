@@ -106,6 +106,8 @@ class Run:
                 manifest.update(settings=identity.settings, status="training")
                 manifest.pop("ended", None)
             check_same(folder, manifest, identity)
+            if manifest["status"] == "training" and "inference" in identity.settings:
+                manifest["settings"]["inference"] = identity.settings["inference"]  # which it does not depend on
             run = cls(folder, manifest)
             if longer:
                 run._write_manifest()  # for the other processes of a team
@@ -236,9 +238,12 @@ def seconds_of(manifest: Mapping[str, Any]) -> float:
     return float(sum(part.get("seconds", 0.0) for part in parts))
 
 
-def weights_hash(manifest: Mapping[str, Any]) -> str:
-    """A short name of all weights together."""
-    return hashlib.sha256("".join(block["sha256"] for block in manifest["blocks"]).encode()).hexdigest()[:16]
+def model_hash(manifest: Mapping[str, Any]) -> str:
+    """A short name of all weights together and of how they are sampled."""
+    sampled = json.dumps(manifest["settings"].get("inference"), sort_keys=True)
+    return hashlib.sha256("".join([*(block["sha256"] for block in manifest["blocks"]), sampled]).encode()).hexdigest()[
+        :16
+    ]
 
 
 def is_longer(manifest: Mapping[str, Any], identity: Identity) -> bool:

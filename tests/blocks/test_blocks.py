@@ -137,7 +137,7 @@ def test_the_information_is_that_of_a_log_variance() -> None:
     assert isinstance(block.variance, VarianceNet)
     inputs_there, h = block.features(*inputs())
     variance, (features, information) = block.variance.at_mean(inputs_there, h)
-    z = features.mean(block.variance.last).detach().requires_grad_()
+    z = features.output_mean(block.variance.last).detach().requires_grad_()
     (slope,) = torch.autograd.grad(block.variance.of(z).log().sum(), z)
     assert torch.allclose(information, slope**2 / 2, rtol=1e-9)
     assert torch.equal(variance, block.variance(inputs_there, h, MeanDraw()))

@@ -114,6 +114,7 @@ def test_the_answer_does_not_depend_on_how_images_are_cut(draws: str) -> None:
         assert torch.allclose(together.epistemic[some], alone.epistemic, rtol=1e-3, atol=1e-10)
 
 
+@pytest.mark.usefixtures("_interpreter")
 @pytest.mark.parametrize("at_once", [1, 6, 128])
 def test_the_fused_kernels_give_the_same_samples(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many are drawn and worked on at once."""

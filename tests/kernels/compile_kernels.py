@@ -20,6 +20,7 @@ TARGET = GPUTarget("cuda", 90, 32)
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 TYPES = {
     "*bf16": (torch.bfloat16, {"PRECISION": "ieee", "SUM": tl.float32}),
+    "*fp16": (torch.float16, {"PRECISION": "ieee", "SUM": tl.float32}),
     "*fp32": (torch.float32, {"PRECISION": "tf32x3", "SUM": tl.float32}),
     "*fp64": (torch.float64, {"PRECISION": "ieee", "SUM": tl.float64}),
 }
@@ -109,8 +110,8 @@ print(
             "head": usage(head._head, head.HEAD, {**last, "VARIANCE": True, "IMAGE": False}),
             "image of head": usage(head._head, head.HEAD, {**last, "VARIANCE": False, "IMAGE": True}),
             "gradient of head": usage(head._head_gradient, head.HEAD_GRADIENT, {"IN": 16}),
-            "curvature": usage(head._curvature, head.HEAD_GRADIENT, {"IN": 16, "PRECISION": "tf32x3"}),
-            "wide: curvature": usage(head._curvature, head.HEAD_GRADIENT, {"IN": 32, "PRECISION": "tf32x3"}),
+            "curvature": usage(head._curvature, head.HEAD_GRADIENT, {"IN": 16, "PRECISION": "tf32x3"}, "*fp16"),
+            "wide: curvature": usage(head._curvature, head.HEAD_GRADIENT, {"IN": 32, "PRECISION": "tf32x3"}, "*fp16"),
         }
     )
 )

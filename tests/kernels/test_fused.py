@@ -114,7 +114,12 @@ def test_what_memory_held_before_does_not_matter(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Tensor, "new_empty", not_empty)
     monkeypatch.setattr(torch, "empty_like", lambda other, **kind: torch.full_like(other, torch.nan, **kind))
-    compare(block, inputs(2, 6, 8, seed=11), 1e-12)
+    tensors = inputs(2, 6, 8, seed=11)
+    compare(block, tensors, 1e-12)
+    x, gradient, weight, *_ = tensors
+    fast = FusedBlock(block, torch.float64)
+    seen = fast.last_inputs(fast.features(x, gradient))
+    expect("curvature", seen.curvature(weight), PlainInputs(block.features(x, gradient)[1]).curvature(weight), 1e-12)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -146,8 +151,8 @@ def test_what_the_last_layers_see(kind: str, channels: int) -> None:
         expect("information", of_variance[1], of_known[1], 1e-11)
         pairs.append((of_variance[0], of_known[0], block.variance.layers[0]))
     for ours, plain, layer in pairs:
-        expect("mean", ours.mean(layer), plain.mean(layer), 1e-12)
-        expect("variance", ours.variance(layer), plain.variance(layer), 1e-12)
+        expect("mean", ours.output_mean(layer), plain.output_mean(layer), 1e-12)
+        expect("variance", ours.output_variance(layer), plain.output_variance(layer), 1e-12)
         expect("curvature", ours.curvature(weight**2), plain.curvature(weight**2), 1e-12)
 
 

@@ -8,7 +8,7 @@ import torch
 from bayescade.cli import run
 from bayescade.errors import UserError
 from bayescade.pipeline import paper_figures
-from bayescade.pipeline.benchmark_paper import benchmark_paper, weights_of
+from bayescade.pipeline.benchmark_paper import benchmark_paper, hash_of
 from bayescade.pipeline.models import shipped_folder
 from bayescade.pipeline.paper_table import published, wide
 from bayescade.pipeline.scores import bootstrap_interval
@@ -154,9 +154,9 @@ def test_a_cell_depends_on_how_its_model_is_sampled(tmp_path: Path) -> None:
     assert shipped is not None
     folder = tmp_path / "model"
     shutil.copytree(shipped, folder)
-    before = weights_of(str(folder), "limited-90")
-    assert before == weights_of("bdgd", "limited-90") != weights_of("bdgd", "sparse-32")
+    before = hash_of(str(folder), "limited-90")
+    assert before == hash_of("bdgd", "limited-90") != hash_of("bdgd", "sparse-32")
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["settings"]["inference"]["features"] = "half"
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert weights_of(str(folder), "limited-90") != before
+    assert hash_of(str(folder), "limited-90") != before

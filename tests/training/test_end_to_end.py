@@ -121,7 +121,7 @@ def test_the_step_is_adams_with_a_clipped_gradient() -> None:
 
 
 def test_what_is_put_back_is_laid_out_like_the_weights() -> None:
-    """On a GPU Adam is one kernel, which asks for that; files keep no layout."""
+    """Adam is one kernel, which asks for that; files keep no layout."""
     made = network()
     channels_last(made)
     optimiser = Adam([Group(list(made.parameters()))])

@@ -55,7 +55,8 @@ def test_gradients_have_a_limit(most: float) -> None:
 def test_steps_are_those_of_torchs_adam() -> None:
     """Rates that change, weight decay, a rate of its own for a group, and a parameter that has no gradient at first."""
     generator = torch.Generator().manual_seed(0)
-    starts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 2), (4,), (2, 1, 3, 3))]
+    starts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 2), (4,), (2, 4, 3, 3))]
+    starts[2] = starts[2].to(memory_format=torch.channels_last)
     ours, theirs = ([nn.Parameter(start.clone()) for start in starts] for _ in range(2))
     mine = Adam([Group(ours[:2], weight_decay=0.1), Group(ours[2:], factor=5.0), Group([])])
     groups = [{"params": theirs[:2], "weight_decay": 0.1}, {"params": theirs[2:]}]
@@ -67,12 +68,23 @@ def test_steps_are_those_of_torchs_adam() -> None:
             group["lr"] = rate * factor
         for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
             slope = torch.randn(one.shape, generator=generator, dtype=torch.float64)
+            slope = torch.empty_like(one).copy_(slope)  # laid out like the parameter, as autograd does it
             one.grad, other.grad = (None, None) if place == 1 and step == 0 else (slope, slope.clone())
         assert len(mine.gradients()) == (2 if step == 0 else 3)
         mine.step()
         reference.step()
         for one, other in zip(ours, theirs, strict=True):
             assert torch.allclose(one, other, rtol=1e-12, atol=1e-15)
+
+
+def test_gradients_that_lie_differently_are_refused() -> None:
+    weight = nn.Parameter(torch.rand(2, 3, 3, 3).to(memory_format=torch.channels_last))
+    weight.grad = torch.rand(2, 3, 3, 3).contiguous(memory_format=torch.channels_last)
+    optimiser = Adam([Group([weight])])
+    optimiser.step()
+    weight.grad = torch.rand(2, 3, 3, 3)
+    with pytest.raises(AssertionError, match="lie differently"):
+        optimiser.step()
 
 
 def test_weight_decay_is_for_weights_that_are_not_random() -> None:
@@ -169,6 +181,7 @@ def test_stages_are_pushed_with_noise_of_the_weights() -> None:
     assert torch.allclose(pushed.gradient, expected, atol=1e-6)
 
 
+@pytest.mark.usefixtures("_interpreter")
 @pytest.mark.parametrize("sampling", ["mean", "weights"])
 def test_the_fused_kernels_push_like_the_plain_layers(sampling: str) -> None:
     block, stage = block_of(), stage_of()
@@ -179,6 +192,7 @@ def test_the_fused_kernels_push_like_the_plain_layers(sampling: str) -> None:
     assert not torch.equal(plain, stage.image)
 
 
+@pytest.mark.usefixtures("_interpreter")
 def test_the_fused_kernels_train_like_the_plain_layers() -> None:
     trained = []
     for kernels in ("plain", "fused"):

@@ -10,7 +10,6 @@ from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks import heteroscedastic, homoscedastic
 from bayescade.blocks._block import Block, BlockSettings, MeanDraw
 from bayescade.errors import Failure
-from bayescade.kernels._triton import available
 from bayescade.networks.cascade import Data
 from bayescade.projectors import ray_transform
 from bayescade.training import greedy, posterior
@@ -20,7 +19,6 @@ from bayescade.training.losses import nll
 from bayescade.training.posterior import refit
 from bayescade.training.stage import Stage, advance
 from bayescade.training.start import rescale
-from tests.conftest import skip
 from tests.geometries import small_parallel
 
 SIZE = 6
@@ -131,13 +129,20 @@ def test_what_the_first_images_do_not_have_is_learned_from_all(monkeypatch: pyte
             rare = int(h.mean((0, 2, 3)).argmax())  # this feature becomes one that empty images do not have
             block.trunk.common[-2].bias[rare] -= 1.01 * h[::4, rare].max()
             if some == 3:
-                look = posterior.look_of(block, stage, "plain")
+                look = posterior.look_of(block, stage, "plain", "auto")
                 posterior.seek_spread(block, block.last, stage, temperature=1e-3, look=look)
                 unseen = block.last.log_std == 0
         refit(block, stage, temperature=1e-3, move=False)
         found.append(block.last.log_std.detach().clone())
     assert (found[1][unseen] < -1).any()
     assert torch.allclose(*found, atol=2 * posterior.NEAR)
+
+
+def test_a_spread_that_is_not_a_number_is_a_failed_try() -> None:
+    stage, block = stage_of(), make(torch.Generator().manual_seed(1))
+    block.trunk.common[0].weight.data.fill_(torch.inf)
+    with pytest.raises(Failure, match="the spread of the weights is not a number"):
+        refit(block, stage, temperature=1.0, move=False)
 
 
 def test_the_full_refit_lowers_the_negative_log_likelihood() -> None:
@@ -238,10 +243,9 @@ def test_a_lower_rate_is_carried_on(weak: float, rates: list[float], monkeypatch
     assert tried == [*rates, rates[-1]], "a run that is taken up again goes on at the same rate"
 
 
+@pytest.mark.usefixtures("_interpreter")
 @pytest.mark.parametrize("kind", [heteroscedastic, homoscedastic])
 def test_the_fused_kernels_give_the_same_spread(kind: Any) -> None:
-    if not available():
-        skip("Triton is not installed")
     found = []
     for kernels in ("plain", "fused"):
         stage = stage_of()

@@ -73,10 +73,10 @@ class Inputs(Protocol):
     def size(self) -> int:
         """Bytes that it takes."""
 
-    def mean(self, layer: LastConv) -> Tensor:
+    def output_mean(self, layer: LastConv) -> Tensor:
         """The layer's output with mean weights, (images, 1, height, width)."""
 
-    def variance(self, layer: LastConv) -> Tensor:
+    def output_variance(self, layer: LastConv) -> Tensor:
         """The variance of the output, (images, 1, height, width)."""
 
     def curvature(
@@ -98,11 +98,11 @@ class PlainInputs:
         """Bytes that it takes."""
         return self.h.numel() * self.h.element_size()
 
-    def mean(self, layer: LastConv) -> Tensor:
+    def output_mean(self, layer: LastConv) -> Tensor:
         """The layer's output with mean weights, (images, 1, height, width)."""
         return layer.mean(self.h)
 
-    def variance(self, layer: LastConv) -> Tensor:
+    def output_variance(self, layer: LastConv) -> Tensor:
         """The variance of the output, (images, 1, height, width)."""
         return layer.output_variance(self.h)
 
@@ -112,7 +112,8 @@ class PlainInputs:
     ) -> Tensor:
         """The diagonal of G, (channels, 3, 3): tap after tap, the features that it moves onto a pixel, squared and weighted."""
         height, width = self.h.shape[-2:]
-        squares = pad(self.h, (KERNEL // 2,) * 4) ** 2
+        h = self.h if self.h.dtype == torch.float64 else self.h.float()
+        squares = pad(h, (KERNEL // 2,) * 4) ** 2
         found = squares.new_empty((squares.shape[1], KERNEL, KERNEL), dtype=torch.float64)
         for place in range(KERNEL * KERNEL):
             down, right = divmod(place, KERNEL)

@@ -121,7 +121,7 @@ class FusedBlock:
             assert variance is not None
             return variance, None
         inputs = self._inputs(self.net.last, self._variance_features(features), features.frame)
-        variance, information = self.net.informed(inputs.mean(self.net.last))
+        variance, information = self.net.informed(inputs.output_mean(self.net.last))
         return variance, (inputs, information)
 
     @staticmethod
@@ -158,12 +158,12 @@ class FusedInputs:
         """Bytes that it takes."""
         return self.features.numel() * self.features.element_size()
 
-    def mean(self, layer: LastConv) -> Tensor:
+    def output_mean(self, layer: LastConv) -> Tensor:
         """The layer's output with mean weights, (images, 1, height, width)."""
         mean, _ = head(self.features, last_layout(layer.weight), None, self.frame, shared=True)
         return self._images(mean, layer) + layer.bias
 
-    def variance(self, layer: LastConv) -> Tensor:
+    def output_variance(self, layer: LastConv) -> Tensor:
         """The variance of the output, (images, 1, height, width)."""
         laid_out = last_layout(layer.std() ** 2)
         _, variance = head(self.features, laid_out, laid_out, self.frame, shared=True)

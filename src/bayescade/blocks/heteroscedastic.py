@@ -78,7 +78,7 @@ class VarianceNet(Variance):
 
     def at_mean(self, inputs: Tensor, h: Tensor) -> tuple[Tensor, tuple[Inputs, Tensor]]:
         features = PlainInputs(self.features(inputs, h))
-        variance, information = self.informed(features.mean(self.last))
+        variance, information = self.informed(features.output_mean(self.last))
         return variance, (features, information)
 
     def informed(self, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """The last convolution of a block, to one channel: its mean and its variance in one pass, and both gradients in another.
 
 mean[p] = sum over taps and channels of w h[p + tap],  variance[p] = sum of v h[p + tap]^2, with w the means of the weights and
-v their variances. Backward, the nine neighbours of a slope make the columns of one small matrix product (`convolution`).
+v their variances. Backward, the nine neighbours of a slope make the columns of one small matrix product (`convolution`), and so
+do those of a pixel's precision a[p] in the curvature of the weights, the sum over pixels of a[p] h[p + tap]^2.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def _curvature(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program sums a run of places."""
+    """A program sums weights[p] h[p + tap]^2 over a run of places p + tap, so the taps come in the opposite order."""
     run = tl.program_id(0)
     into = tl.arange(0, IN)
     local = tl.arange(0, BLOCK)

@@ -26,7 +26,7 @@ from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scores import bootstrap_interval, mean
 from bayescade.progress import Advance, progress
 from bayescade.projectors import ray_transform
-from bayescade.runs import read_manifest, weights_hash
+from bayescade.runs import model_hash, read_manifest
 from bayescade.seeds import check_seed
 
 
@@ -40,7 +40,7 @@ class CellKey:
     samples: int
     seed: int
     settings: tuple[str, ...] = ()
-    weights: str | None = None  # hash of the model's weights and of how they are sampled, where it has any
+    model: str | None = None  # hash of the weights and of how they are sampled, where there are any
     version: str = __version__
 
     def text(self) -> str:
@@ -87,7 +87,7 @@ def benchmark_paper(
     folder = make_folder(Path(out) / "cells") if out is not None else None
     truth = torch.cat([ellipses.paper_test(place)[:images], shepp_logan.generate(1, device=place)])
     keys = [
-        CellKey(name, case, images, samples, seed, tuple(settings), weights_of(name, case))
+        CellKey(name, case, images, samples, seed, tuple(settings), hash_of(name, case))
         for case in cases or own_cases(names)
         for name in names
     ]
@@ -100,8 +100,8 @@ def benchmark_paper(
     if out is not None:
         write_text(Path(out) / "table.md", markdown(rows))
         write_json(Path(out) / "table.json", answer)
-        learned = {(key.method, key.case): (model_of(key.method, key.case), key.weights) for key in keys}
-        drawn = {cell: (model, weights) for cell, (model, weights) in learned.items() if model and weights}
+        learned = {(key.method, key.case): (model_of(key.method, key.case), key.model) for key in keys}
+        drawn = {cell: (model, known) for cell, (model, known) in learned.items() if model and known}
         answer["figures"] = paper_figures(
             drawn, Path(out), samples=samples, seed=seed, device=place, settings=list(settings)
         )
@@ -144,15 +144,11 @@ def model_of(name: str, case: str) -> str | None:
     return shipped if shipped_folder(shipped) is not None else None
 
 
-def weights_of(name: str, case: str) -> str | None:
-    """The hash of the weights that fill a cell, and of how they are sampled."""
+def hash_of(name: str, case: str) -> str | None:
+    """The hash of the model that fills a cell, where it has weights."""
     model = model_of(name, case)
     folder = model_folder(model) if model is not None else None
-    if folder is None:
-        return None
-    manifest = read_manifest(folder)
-    sampled = json.dumps(manifest["settings"].get("inference"), sort_keys=True)
-    return hashlib.sha256((weights_hash(manifest) + sampled).encode()).hexdigest()[:16]
+    return model_hash(read_manifest(folder)) if folder is not None else None
 
 
 def cell(

@@ -57,7 +57,7 @@ class Bench:
 
 
 def paper_figures(
-    models: Mapping[tuple[str, str], tuple[str, str]],  # (method, case) -> model and the hash of its weights
+    models: Mapping[tuple[str, str], tuple[str, str]],  # (method, case) -> model and its hash
     folder: Path,
     *,
     samples: int,
@@ -65,7 +65,7 @@ def paper_figures(
     device: torch.device,
     settings: Sequence[str] = (),
 ) -> list[str]:
-    """Draws the figures that the models are there for; one that is there from the same weights and seed is left as it is."""
+    """Draws the figures that the models are there for; one that is there from the same models and seed is left as it is."""
     wanted: list[tuple[str, Callable[[Bench, Path], None], Bench]] = []
     for case in CASES:
         own = {method: model for (method, known), (model, _) in models.items() if known == case}
@@ -76,8 +76,8 @@ def paper_figures(
             wanted.append((f"shepp-logan_{case}", draw_side_by_side, bench))
     with progress("figures", len(wanted)) as advance:
         for name, draw, bench in wanted:
-            weights = {method: models[method, bench.case][1] for method in bench.models}
-            key = json.dumps([name, weights, samples, seed, settings, __version__], sort_keys=True)
+            hashes = {method: models[method, bench.case][1] for method in bench.models}
+            key = json.dumps([name, hashes, samples, seed, settings, __version__], sort_keys=True)
             path, stamp = folder / f"{name}.png", folder / "cells" / f"figure_{name}.json"
             if not (path.exists() and stamp.exists() and read_text(stamp) == key):
                 draw(bench, path)

@@ -278,7 +278,8 @@ def attempt_block(
             done += part.epochs
     trained_spread = spread_of(block)
     if settings.refit != "none":
-        refit(block, stage, settings.temperature, move=settings.refit == "full", kernels=fitting.kernels)
+        move = settings.refit == "full"
+        refit(block, stage, settings.temperature, move, fitting.kernels, fitting.precision)
     record = describe(
         block, validation, fitting, start_spread, trained_spread, place, refitted=settings.refit != "none"
     )

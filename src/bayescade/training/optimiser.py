@@ -115,7 +115,7 @@ class Memory:
         return cls(
             torch.zeros_like(parameter, requires_grad=False),
             torch.zeros_like(parameter, requires_grad=False),
-            torch.zeros((), device=parameter.device),
+            torch.zeros((), device=parameter.device, dtype=torch.float32),
         )
 
 
@@ -154,12 +154,16 @@ class Adam:
             learning = [parameter for parameter in group.parameters if parameter.grad is not None]
             if not learning:
                 continue
+            gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
             memories = [self.memory[parameter] for parameter in learning]
+            for parameter, gradient, memory in zip(learning, gradients, memories, strict=True):
+                alike = layout(parameter) == layout(gradient) == layout(memory.exp_avg) == layout(memory.exp_avg_sq)
+                assert alike, "a parameter, its gradient and its memory lie differently: the kernel would mix them up"
             steps = [memory.step for memory in memories]
             torch._foreach_add_(steps, 1)
             torch._fused_adam_(
                 list[Tensor](learning),
-                [parameter.grad for parameter in learning if parameter.grad is not None],
+                gradients,
                 [memory.exp_avg for memory in memories],
                 [memory.exp_avg_sq for memory in memories],
                 [],
@@ -172,6 +176,11 @@ class Adam:
                 amsgrad=False,
                 maximize=False,
             )
+
+
+def layout(tensor: Tensor) -> list[tuple[int, int]]:
+    """How numbers lie in memory: size and stride where there is more than one."""
+    return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def rate_on(device: torch.device) -> Tensor:

@@ -25,7 +25,9 @@ from bayescade.bayes.last_layer import Curvature, Inputs, NormalEquations, Plain
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks._block import Block
 from bayescade.blocks._fused import FusedBlock
+from bayescade.errors import Failure
 from bayescade.kernels._triton import is_fused
+from bayescade.training.optimiser import precision_on
 from bayescade.training.stage import Stage, batches, images_behind, mean_square
 
 REFIT_BATCH = 64
@@ -39,7 +41,9 @@ SHORTER, LONGER = 0.5, 1.5  # the length of a step over that of the one before
 
 
 @torch.no_grad()
-def refit(block: Block, stage: Stage, temperature: float, move: bool, kernels: str = "plain") -> None:
+def refit(
+    block: Block, stage: Stage, temperature: float, move: bool, kernels: str = "plain", precision: str = "auto"
+) -> None:
     """The posterior of the random layers under the honest likelihood of the stage, the features frozen.
 
     The image's layer sees precision output_scale^2 / v where the ReLU is open; with `move` its mean is set too. The variance's
@@ -51,9 +55,11 @@ def refit(block: Block, stage: Stage, temperature: float, move: bool, kernels: s
     assert isinstance(block.last, MeanFieldConv)
     if move:
         refit_mean(block, block.last, stage, temperature)
-    look = look_of(block, stage, kernels)
+    look = look_of(block, stage, kernels, precision)
     seek_spread(block, block.last, stage, temperature, look)
     refit_spreads(block, stage, temperature, look)
+    if not all(bool(layer.log_std.isfinite().all()) for layer in random_layers(block)):
+        raise Failure("the spread of the weights is not a number")
     if not block.variance.layers:
         image = images_behind(block, stage, "mean", batch=REFIT_BATCH)
         block.variance.start(mean_square(image, stage.truth))
@@ -147,7 +153,7 @@ class Seen:
         cls, block: Block, x: Tensor, inputs: Inputs, variance: Tensor, of_variance: tuple[Inputs, Tensor] | None
     ) -> "Seen":
         """What is seen of images x."""
-        mean = x + block.output_scale * inputs.mean(block.last)
+        mean = x + block.output_scale * inputs.output_mean(block.last)
         return cls(inputs, mean, block.output_scale**2 / variance.expand_as(x), of_variance)
 
     def without_variance(self) -> "Seen":
@@ -156,7 +162,7 @@ class Seen:
 
     def open_share(self, block: Block) -> Tensor:
         """The probability that a draw of the layer opens the ReLU, (images, 1, height, width)."""
-        std = block.output_scale * safe_sqrt(self.inputs.variance(block.last))
+        std = block.output_scale * safe_sqrt(self.inputs.output_variance(block.last))
         known = std > 0
         share = torch.special.ndtr(self.mean / torch.where(known, std, 1))
         return torch.where(known, share, (self.mean > 0).to(share.dtype))
@@ -165,11 +171,12 @@ class Seen:
 Look = Callable[[slice], Seen]  # at some images of a stage
 
 
-def look_of(block: Block, stage: Stage, kernels: str) -> Look:
-    """How images are looked at: by the fused kernels, where they are used, with features in half precision on a GPU."""
+def look_of(block: Block, stage: Stage, kernels: str, precision: str) -> Look:
+    """How images are looked at: by the fused kernels, where they are used; where training is in 16 bits, so are features."""
     if not is_fused(kernels, stage.image.device):
         return functools.partial(plain_look, block, stage)
-    fast = FusedBlock(block, torch.float16 if stage.image.device.type == "cuda" else stage.image.dtype)
+    half = precision_on(stage.image.device, precision) == "bf16"
+    fast = FusedBlock(block, torch.float16 if half else stage.image.dtype)
 
     def look(some: slice) -> Seen:
         x = stage.image[some]
