@@ -69,6 +69,7 @@ def test_the_paper_presets_train(
             "draws": "activations",
             "analytic": False,
             "kernels": "auto",
+            "features": "half",
             "tolerance": 0.0,
         }
 
