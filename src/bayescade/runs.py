@@ -240,10 +240,9 @@ def seconds_of(manifest: Mapping[str, Any]) -> float:
 
 def model_hash(manifest: Mapping[str, Any]) -> str:
     """A short name of all weights together and of how they are sampled."""
+    weights = [block["sha256"] for block in manifest["blocks"]]
     sampled = json.dumps(manifest["settings"].get("inference"), sort_keys=True)
-    return hashlib.sha256("".join([*(block["sha256"] for block in manifest["blocks"]), sampled]).encode()).hexdigest()[
-        :16
-    ]
+    return hashlib.sha256("".join([*weights, sampled]).encode()).hexdigest()[:16]
 
 
 def is_longer(manifest: Mapping[str, Any], identity: Identity) -> bool:

@@ -96,17 +96,17 @@ class FusedBlock:
         """The variance around that image, for draws of the variance network's last layer."""
         if self.net is None:
             return one_variance(self.block)
-        frame = features.frame
-        z = self._drawn(self.net.last, self._variance_features(features), frame, weights, shared)
-        return self.net.of(z.reshape(-1, 1, frame.height, frame.width))
+        last, frame = self.net.last, features.frame
+        z, _ = head(self._variance_features(features), weights, None, frame, shared)
+        return self.net.of(as_images(z, frame, last) + last.bias)
 
     @torch.no_grad()
     def moments(self, x: Tensor, features: Features) -> tuple[Gaussian, Tensor | None]:
         """`block.moments(x, gradient)`."""
-        image = self.block.moments_of(x, *self._moments(self.block.last, features.common, features.frame, x))
+        image = self.block.moments_of(x, *self._moments(self.block.last, features.common, features.frame))
         if self.net is None:
             return image, one_variance(self.block)
-        z = self._moments(self.net.last, self._variance_features(features), features.frame, x)
+        z = self._moments(self.net.last, self._variance_features(features), features.frame)
         return image, self.net.expected_of(*z)
 
     def last_inputs(self, features: Features) -> Inputs:
@@ -133,15 +133,11 @@ class FusedBlock:
         extra = features.common if self.net.sees_features else None
         return run_layers(features.planes, extra, self.body, features.frame)[-1]
 
-    def _drawn(self, last: LastConv, features: Tensor, frame: Frame, weights: Tensor, shared: bool) -> Tensor:
-        out, _ = head(features, weights, None, frame, shared)
-        return out.to(last.bias.dtype) + last.bias
-
-    def _moments(self, last: LastConv, features: Tensor, frame: Frame, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _moments(self, last: LastConv, features: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
         if last not in self.laid_out:
             self.laid_out[last] = last_layout(last.weight), last_layout(last.std() ** 2)
         mean, variance = head(features, *self.laid_out[last], frame, shared=True)
-        return mean.to(x.dtype).reshape(x.shape) + last.bias, variance.to(x.dtype).reshape(x.shape) + last.jitter
+        return as_images(mean, frame, last) + last.bias, as_images(variance, frame, last) + last.jitter
 
 
 @final
@@ -161,13 +157,13 @@ class FusedInputs:
     def output_mean(self, layer: LastConv) -> Tensor:
         """The layer's output with mean weights, (images, 1, height, width)."""
         mean, _ = head(self.features, last_layout(layer.weight), None, self.frame, shared=True)
-        return self._images(mean, layer) + layer.bias
+        return as_images(mean, self.frame, layer) + layer.bias
 
     def output_variance(self, layer: LastConv) -> Tensor:
         """The variance of the output, (images, 1, height, width)."""
         laid_out = last_layout(layer.std() ** 2)
         _, variance = head(self.features, laid_out, laid_out, self.frame, shared=True)
-        return self._images(variance, layer) + layer.jitter
+        return as_images(variance, self.frame, layer) + layer.jitter
 
     def curvature(
         self,
@@ -177,8 +173,10 @@ class FusedInputs:
         taps = curvature(self.features, weight, self.frame)[: KERNEL * KERNEL, : self.channels]
         return taps.T.reshape(-1, KERNEL, KERNEL)
 
-    def _images(self, pixels: Tensor, layer: LastConv) -> Tensor:
-        return pixels.to(layer.bias.dtype).reshape(self.frame.images, 1, self.frame.height, self.frame.width)
+
+def as_images(pixels: Tensor, frame: Frame, layer: LastConv) -> Tensor:
+    """What a kernel made of a layer's inputs, (images, 1, height, width) in the layer's precision."""
+    return pixels.to(layer.bias.dtype).reshape(-1, 1, frame.height, frame.width)
 
 
 def last_layout(
