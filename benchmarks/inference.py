@@ -16,7 +16,7 @@ import torch
 from timing import median_ms
 
 from bayescade.blocks import heteroscedastic
-from bayescade.blocks._block import BlockSettings, channels_last
+from bayescade.blocks.block import BlockSettings, channels_last
 from bayescade.inference.monte_carlo import InferenceSettings, estimate, sampler_of
 from bayescade.methods._cascade import Physics
 from bayescade.networks.cascade import Cascade

@@ -30,8 +30,8 @@ import numpy as np
 import torch
 
 from bayescade import ParallelBeam, ray_transform
-from bayescade.files import write_text
 from bayescade.phantoms import ellipses
+from bayescade.storage.files import write_text
 
 # (image size, views, batch sizes)
 SIZES = [(128, 32, (1, 16, 100)), (128, 128, (1, 16, 100)), (512, 720, (1, 4))]

@@ -16,7 +16,7 @@ import torch
 from timing import median_ms
 
 from bayescade.blocks import heteroscedastic
-from bayescade.blocks._block import Block, BlockSettings, channels_last
+from bayescade.blocks.block import Block, BlockSettings, channels_last
 from bayescade.networks.cascade import Data
 from bayescade.physics.cases import case_geometry
 from bayescade.projectors import ray_transform

@@ -15,10 +15,10 @@ from typing import Any
 
 from train_cells import VALIDATION
 
-from bayescade import methods, shelf
-from bayescade.files import read_text, write_json, write_text
+from bayescade import methods, plugins
 from bayescade.physics.cases import PAPER_CASES, case_geometry
-from bayescade.runs import METRICS, parts_done, read_manifest, seconds_of
+from bayescade.storage.files import read_text, write_json, write_text
+from bayescade.storage.runs import METRICS, parts_done, read_manifest, seconds_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 INTRO = """# Experiments
@@ -73,7 +73,7 @@ def record_of(folder: Path) -> dict[str, Any]:
 
 def changes(record: dict[str, Any]) -> str:
     """The settings that are not those of its preset today."""
-    method = shelf.take(methods, record["method"])
+    method = plugins.load(methods, record["method"])
     base = dataclasses.asdict(method.preset(record["preset"], case_geometry(record["case"])))
     found = [] if record["preset"] == "recommended" else [f"preset {record['preset']}"]
     for part, values in base.items():

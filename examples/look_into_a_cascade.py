@@ -15,18 +15,18 @@ import math
 import torch
 
 from bayescade.bayes.layers import MeanFieldConv
-from bayescade.blocks._block import MeanDraw
+from bayescade.blocks.block import MeanDraw
 from bayescade.data.simulate import add_noise
 from bayescade.devices import choose_device
-from bayescade.files import write_json
 from bayescade.inference.monte_carlo import InferenceSettings, draw_images
 from bayescade.methods._cascade import TrainedCascade
 from bayescade.metrics.psnr import psnr
+from bayescade.models import load_model, model_folder
 from bayescade.phantoms import ellipses, shepp_logan
 from bayescade.pipeline.benchmark_paper import NOISE
-from bayescade.pipeline.models import load_model, model_folder
 from bayescade.progress import progress, show_progress
-from bayescade.runs import read_manifest
+from bayescade.storage.files import write_json
+from bayescade.storage.runs import read_manifest
 
 REGION = slice(60, 68)  # pixels each way, in the middle of the image
 WAYS = {

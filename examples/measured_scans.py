@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from bayescade import FanBeam, ParallelBeam, load_model
 from bayescade.figures.panels import Panel, draw_panels
-from bayescade.files import make_folder
 from bayescade.physics.geometry import Geometry
+from bayescade.storage.files import make_folder
 
 # The weight constant of TV (settings of `tv`): the default rule looks for the noise beside the object, and in a measured scan
 # there is more of it behind the object, where fewer photons arrive.

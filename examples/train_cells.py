@@ -22,19 +22,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bayescade import methods, shelf
+from bayescade import methods, plugins
 from bayescade.config import load_settings
 from bayescade.data.simulate import Noise, scan_set
 from bayescade.data.sources import image_source
 from bayescade.devices import choose_device
 from bayescade.errors import Failure, UserError
-from bayescade.files import write_json
+from bayescade.models import load_model
 from bayescade.physics.cases import case_geometry
 from bayescade.pipeline.evaluate import score, score_row
-from bayescade.pipeline.models import load_model
 from bayescade.pipeline.train import train
 from bayescade.progress import show_progress
-from bayescade.runs import MANIFEST, model_hash, read_manifest
+from bayescade.storage.files import write_json
+from bayescade.storage.runs import MANIFEST, model_hash, read_manifest
 
 VALIDATION = "validation.json"  # in a run folder: scores on images of the validation split
 PHANTOMS = ("ellipses", "random-shepp-logan")
@@ -63,7 +63,7 @@ def cells(folder: str, only: str | None) -> list[Path]:
 def length(path: Path) -> int:
     """Blocks times epochs times images."""
     method_name, case = path.stem.split("_")[:2]
-    method = shelf.take(methods, method_name)
+    method = plugins.load(methods, method_name)
     settings = load_settings(method.Settings, str(path), base=method.preset("recommended", case_geometry(case)))
     blocks = settings.greedy.blocks if hasattr(settings, "greedy") else 1
     return int(blocks * settings.fit.epochs * settings.data.images)

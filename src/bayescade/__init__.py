@@ -20,14 +20,14 @@ _HOMES = {
     "ParallelBeam": "bayescade.physics.geometry",
     "Reconstruction": "bayescade.results",
     "case_geometry": "bayescade.physics.cases",
-    "load_model": "bayescade.pipeline.models",
+    "load_model": "bayescade.models",
     "ray_transform": "bayescade.projectors",
 }
 
 if TYPE_CHECKING:
+    from bayescade.models import load_model
     from bayescade.physics.cases import case_geometry
     from bayescade.physics.geometry import FanBeam, ParallelBeam
-    from bayescade.pipeline.models import load_model
     from bayescade.projectors import ray_transform
     from bayescade.results import Reconstruction
 

@@ -334,7 +334,7 @@ def benchmark_paper(
 def models(json_output: Json = False, device: Device = "auto") -> None:
     """List the models there are."""
     from bayescade.devices import choose_device
-    from bayescade.pipeline.models import list_models
+    from bayescade.models import list_models
 
     choose_device(device)
     rows = list_models()

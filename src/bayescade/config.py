@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bayescade.errors import UserError
-from bayescade.files import read_text
-from bayescade.shelf import unknown
+from bayescade.plugins import unknown
+from bayescade.storage.files import read_text
 
 Settings = TypeVar("Settings")
 

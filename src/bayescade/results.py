@@ -11,8 +11,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from bayescade.arrays import ArrayReader, ArrayWriter, Attribute, check_finite
 from bayescade.errors import UserError
+from bayescade.storage.arrays import ArrayReader, ArrayWriter, Attribute, check_finite
 
 # Arrays of a result file, with (images, height, width) in front or, for `samples`, (images, samples, height, width).
 MAPS = (

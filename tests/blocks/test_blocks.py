@@ -1,14 +1,14 @@
 """Blocks: their size, the ways to draw them, and the closed-form moments of their output."""
 
+import importlib
 import math
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescade import blocks, shelf
 from bayescade.blocks import deterministic, heteroscedastic, homoscedastic
-from bayescade.blocks._block import ActivationDraw, Block, BlockSettings, MeanDraw, WeightDraw
+from bayescade.blocks.block import ActivationDraw, Block, BlockSettings, MeanDraw, WeightDraw
 from bayescade.blocks.heteroscedastic import VarianceNet
 from bayescade.errors import UserError
 
@@ -21,7 +21,9 @@ def inputs(images: int = 2, size: int = 6) -> tuple[Tensor, Tensor]:
 
 
 def block_of(kind: str, settings: BlockSettings = SMALL, log_std: float = -1.5) -> Block:
-    block: Block = shelf.take(blocks, kind).build(settings, torch.Generator().manual_seed(2)).double()
+    block: Block = (
+        importlib.import_module(f"bayescade.blocks.{kind}").build(settings, torch.Generator().manual_seed(2)).double()
+    )
     for name, parameter in block.named_parameters():
         if name.endswith("last.log_std"):
             nn.init.constant_(parameter, log_std)

@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from bayescade import ParallelBeam, Reconstruction, __version__
-from bayescade.arrays import ArrayReader, ArrayWriter
 from bayescade.data.images import read_images
 from bayescade.data.scan import ScanReader, ScanWriter
 from bayescade.data.simulate import Noise, Scans
 from bayescade.errors import UserError
-from bayescade.files import _remains_of, replacing, write_json
 from bayescade.results import ResultWriter
+from bayescade.storage.arrays import ArrayReader, ArrayWriter
+from bayescade.storage.files import _remains_of, replacing, write_json
 
 GEOMETRY = ParallelBeam([0.1, 0.5, 1.0], bins=7, image_shape=(5, 6))
 SUFFIXES = [".h5", ".hdf5", ".npz"]
@@ -239,7 +239,7 @@ def test_json_has_no_nan(tmp_path: Path) -> None:
 
 WRITE_FOREVER = """
 import sys, numpy as np
-from bayescade.arrays import ArrayWriter
+from bayescade.storage.arrays import ArrayWriter
 path = sys.argv[1]
 print("ready", flush=True)
 for version in range(1, 10**9):

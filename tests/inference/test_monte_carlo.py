@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, relu, softplus
 
 from bayescade.blocks import deterministic, heteroscedastic
-from bayescade.blocks._block import Block, BlockSettings, MeanDraw
+from bayescade.blocks.block import Block, BlockSettings, MeanDraw
 from bayescade.errors import UserError
 from bayescade.inference import monte_carlo
 from bayescade.inference.monte_carlo import InferenceSettings, draw_images, estimate, sampler_of

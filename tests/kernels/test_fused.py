@@ -3,16 +3,17 @@
 On a CPU the kernels run through Triton's interpreter; on a GPU as they are.
 """
 
+import importlib
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bayescade import blocks, shelf
 from bayescade.bayes.gaussian import Gaussian
 from bayescade.bayes.last_layer import PlainInputs
-from bayescade.blocks._block import ActivationDraw, Block, BlockSettings, MeanDraw, WeightDraw
+from bayescade.blocks.block import ActivationDraw, Block, BlockSettings, MeanDraw, WeightDraw
 from bayescade.kernels._triton import available
 from tests.conftest import skip
 
@@ -21,11 +22,15 @@ if not available():
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
-from bayescade.blocks._fused import FusedBlock, fused, last_layout  # noqa: E402
+from bayescade.blocks.fused import FusedBlock, fused, last_layout  # noqa: E402
 
 
 def block_of(kind: str, shape: BlockSettings, seed: int, dtype: torch.dtype = torch.float64) -> Block:
-    block: Block = shelf.take(blocks, kind).build(shape, torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+    block: Block = (
+        importlib.import_module(f"bayescade.blocks.{kind}")
+        .build(shape, torch.Generator().manual_seed(seed))
+        .to(DEVICE, dtype)
+    )
     with torch.no_grad():
         for layer in block.layers:
             layer.log_std.fill_(-2.0)

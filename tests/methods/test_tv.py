@@ -18,13 +18,13 @@ from bayescade.methods._tv_weight import (
 )
 from bayescade.metrics.psnr import psnr
 from bayescade.physics.cases import PAPER_CASES, case_geometry
-from bayescade.physics.differences import (
+from bayescade.physics.fidelity import LeastSquares, PoissonLikelihood, WeightedLeastSquares
+from bayescade.physics.finite_differences import (
     CORNERS_NORM_SQUARED,
     corner_gradients,
     corner_gradients_adjoint,
     total_variation,
 )
-from bayescade.physics.fidelity import LeastSquares, PoissonLikelihood, WeightedLeastSquares
 from bayescade.physics.geometry import FanBeam, ParallelBeam
 from bayescade.physics.linalg import dense, norm
 from bayescade.projectors import ray_transform

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayescade import phantoms, shelf
+from bayescade import phantoms, plugins
 from bayescade.phantoms import ellipses, random_shepp_logan, shepp_logan, text
 from bayescade.phantoms._raster import raster
 
@@ -22,10 +22,10 @@ def test_the_papers_training_images_are_others() -> None:
     assert (len(train), len(test), len(train & test)) == (4000, 100, 0)
 
 
-@pytest.mark.parametrize("name", shelf.names(phantoms))
+@pytest.mark.parametrize("name", plugins.names(phantoms))
 @pytest.mark.parametrize("shape", [(32, 32), (21, 40)])
 def test_every_phantom_has_its_shape_and_range(name: str, shape: tuple[int, int]) -> None:
-    images = shelf.take(phantoms, name).generate(3, shape, seed=5)
+    images = plugins.load(phantoms, name).generate(3, shape, seed=5)
     assert images.shape == (3, 1, *shape)
     assert images.dtype == torch.float32
     assert float(images.min()) == 0

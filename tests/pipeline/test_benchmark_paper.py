@@ -7,9 +7,9 @@ import torch
 
 from bayescade.cli import run
 from bayescade.errors import UserError
+from bayescade.models import shipped_folder
 from bayescade.pipeline import paper_figures
 from bayescade.pipeline.benchmark_paper import benchmark_paper, hash_of
-from bayescade.pipeline.models import shipped_folder
 from bayescade.pipeline.paper_table import published, wide
 from bayescade.pipeline.scores import bootstrap_interval
 

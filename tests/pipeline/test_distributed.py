@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bayescade.cli import run
-from bayescade.runs import read_blocks, read_manifest
+from bayescade.storage.runs import read_blocks, read_manifest
 from tests.pipeline.tiny import GEOMETRY, LONGER
 
 SECONDS = 120

@@ -8,9 +8,9 @@ import torch
 
 from bayescade.cli import run
 from bayescade.data.simulate import Noise
-from bayescade.pipeline.models import load_model
+from bayescade.models import load_model
 from bayescade.pipeline.train import train
-from bayescade.runs import Run, read_blocks, read_manifest
+from bayescade.storage.runs import Run, read_blocks, read_manifest
 from bayescade.testing import check_method
 
 SETTINGS = [

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from bayescade.packing import pack
-from bayescade.pipeline import models
-from bayescade.pipeline.models import load_model
-from bayescade.runs import read_blocks, read_manifest
+from bayescade import models
+from bayescade.models import load_model
+from bayescade.storage.packing import pack
+from bayescade.storage.runs import read_blocks, read_manifest
 from tests.pipeline.tiny import command, said
 
 

@@ -14,10 +14,10 @@ import torch
 from bayescade.data.simulate import Noise
 from bayescade.errors import Failure, UserError
 from bayescade.methods import bdgd_plus
+from bayescade.models import load_model
 from bayescade.physics.cases import PAPER_CASES, case_geometry
-from bayescade.pipeline.models import load_model
 from bayescade.pipeline.train import train
-from bayescade.runs import Identity, Run, read_manifest
+from bayescade.storage.runs import Identity, Run, read_manifest
 from bayescade.testing import check_method
 from bayescade.training import greedy
 from tests.pipeline.tiny import TINY, command, said

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bayescade import methods, shelf
+from bayescade import methods, plugins
 from bayescade.config import load_settings
+from bayescade.models import ZOO, list_models, load_model
 from bayescade.physics.cases import case_geometry
 from bayescade.pipeline.benchmark_paper import benchmark_paper
-from bayescade.pipeline.models import ZOO, list_models, load_model
-from bayescade.runs import read_blocks, read_manifest
+from bayescade.storage.runs import read_blocks, read_manifest
 
 SHIPPED = [model for model in list_models() if model["folder"]]
 MOST_BYTES = 24_000_000
@@ -47,7 +47,7 @@ def test_scores_are_those_of_the_card(model: dict) -> None:
 @pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model["name"])
 def test_a_configuration_trains_it_again(model: dict) -> None:
     method_name, case = model["name"].split("/")
-    method = shelf.take(methods, method_name)
+    method = plugins.load(methods, method_name)
     path = ROOT / "configs" / "paper" / f"{method_name}_{case}.toml"
     asked = load_settings(method.Settings, str(path), base=method.preset("recommended", case_geometry(case)))
     stored = read_manifest(model["folder"])["settings"]

@@ -94,9 +94,9 @@ def test_norm_of_the_papers_operators(case: str) -> None:
 def test_norm_is_the_dense_one(geometry: Geometry) -> None:
     operator = ray_transform(geometry, dtype=torch.float64)
     exact = float(torch.linalg.matrix_norm(dense(operator), 2))
-    assert norm(operator, 1e-9, dtype=torch.float64) == pytest.approx(exact, rel=1e-6, abs=1e-12)
-    assert norm(operator, dtype=torch.float64) == pytest.approx(exact, rel=1e-2, abs=1e-12)  # or the one beside it
-    assert norm(operator, dtype=torch.float64) == norm(operator, dtype=torch.float64)
+    assert norm(operator, 1e-9) == pytest.approx(exact, rel=1e-6, abs=1e-12)
+    assert norm(operator) == pytest.approx(exact, rel=1e-2, abs=1e-12)  # or the one beside it
+    assert norm(operator) == norm(operator)
 
 
 def analytic_sinogram(ellipse: np.ndarray, geometry: Geometry, radius: float) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescade.blocks._block import channels_last
+from bayescade.blocks.block import channels_last
 from bayescade.errors import Failure, UserError
 from bayescade.networks.primal_dual import PrimalDual
 from bayescade.networks.unet import UNet

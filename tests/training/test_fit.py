@@ -9,7 +9,7 @@ from torch import nn
 
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks import heteroscedastic
-from bayescade.blocks._block import Block, BlockSettings
+from bayescade.blocks.block import Block, BlockSettings
 from bayescade.errors import Failure, UserError
 from bayescade.networks.cascade import Data
 from bayescade.projectors import ray_transform

@@ -8,7 +8,7 @@ import torch
 
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks import heteroscedastic, homoscedastic
-from bayescade.blocks._block import Block, BlockSettings, MeanDraw
+from bayescade.blocks.block import Block, BlockSettings, MeanDraw
 from bayescade.errors import Failure
 from bayescade.networks.cascade import Data
 from bayescade.projectors import ray_transform

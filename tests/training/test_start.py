@@ -7,7 +7,7 @@ import torch
 
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks import heteroscedastic
-from bayescade.blocks._block import BlockSettings, MeanDraw
+from bayescade.blocks.block import BlockSettings, MeanDraw
 from bayescade.training.start import rescale, revive, warm_up
 from tests.training.test_greedy import make, stage_of
 

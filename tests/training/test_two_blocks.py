@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from bayescade.bayes.layers import MeanFieldConv
-from bayescade.blocks._block import ActivationDraw, Block
+from bayescade.blocks.block import ActivationDraw, Block
 from bayescade.blocks.homoscedastic import OneVariance
 from bayescade.inference.monte_carlo import InferenceSettings, estimate
 from bayescade.networks.cascade import Cascade, Data

@@ -3,7 +3,7 @@
 import torch
 
 from bayescade.bayes.layers import PlainConv
-from bayescade.blocks._block import Block, BlockSettings, Trunk
+from bayescade.blocks.block import Block, BlockSettings, Trunk
 
 
 def build(settings: BlockSettings, generator: torch.Generator) -> Block:

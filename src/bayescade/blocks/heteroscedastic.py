@@ -14,7 +14,7 @@ from torch.nn.functional import softplus
 from bayescade.bayes.gaussian import expectation
 from bayescade.bayes.last_layer import Inputs, PlainInputs
 from bayescade.bayes.layers import LastConv, MeanFieldConv
-from bayescade.blocks._block import Block, BlockSettings, Draw, Trunk, Variance, convolutions
+from bayescade.blocks.block import Block, BlockSettings, Draw, Trunk, Variance, convolutions
 
 
 def build(settings: BlockSettings, generator: torch.Generator) -> Block:

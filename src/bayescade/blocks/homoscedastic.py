@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescade.bayes.layers import LastConv, MeanFieldConv
-from bayescade.blocks._block import Block, BlockSettings, Draw, Trunk, Variance
+from bayescade.blocks.block import Block, BlockSettings, Draw, Trunk, Variance
 
 STD_START = 0.1
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayescade.arrays import ArrayReader, ArrayWriter
 from bayescade.errors import UserError
-from bayescade.files import make_folder
+from bayescade.storage.arrays import ArrayReader, ArrayWriter
+from bayescade.storage.files import make_folder
 
 Arrays = dict[str, NDArray[Any]]
 

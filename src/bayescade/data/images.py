@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayescade.arrays import FAULTS, SUFFIXES, ArrayReader, check_finite
 from bayescade.errors import UserError
-from bayescade.files import check_readable, suffix
+from bayescade.storage.arrays import FAULTS, SUFFIXES, ArrayReader, check_finite
+from bayescade.storage.files import check_readable, suffix
 
 
 def read_images(

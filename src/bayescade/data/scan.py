@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from bayescade import __version__
-from bayescade.arrays import ArrayReader, ArrayWriter, check_finite
 from bayescade.data.simulate import Noise, Scans
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry, geometry_from_json
+from bayescade.storage.arrays import ArrayReader, ArrayWriter, check_finite
 
 
 class ScanWriter:

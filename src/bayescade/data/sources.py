@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from bayescade import phantoms, shelf
-from bayescade.arrays import SUFFIXES
+from bayescade import phantoms, plugins
 from bayescade.data.images import read_images
 from bayescade.data.splits import split_seed
 from bayescade.errors import UserError
-from bayescade.files import suffix
+from bayescade.storage.arrays import SUFFIXES
+from bayescade.storage.files import suffix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +37,10 @@ def image_source(
     """The images of that name."""
     if suffix(name) in (*SUFFIXES, ".npy"):
         return file_source(name, shape)
-    known = shelf.names(phantoms)
+    known = plugins.names(phantoms)
     if name not in known:
-        raise UserError(shelf.unknown("phantom", name, [*known, "an image file (.npy, .npz, .h5)"]))
-    phantom = shelf.take(phantoms, name)
+        raise UserError(plugins.unknown("phantom", name, [*known, "an image file (.npy, .npz, .h5)"]))
+    phantom = plugins.load(phantoms, name)
     stream = split_seed(seed, split)
 
     def take(first: int, count: int, supersample: int) -> Tensor:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayescade.files import replacing
 from bayescade.results import Reconstruction
+from bayescade.storage.files import replacing
 
 # Panels of one scale share their colours; the model's doubt is often far below the data's, so it has a scale of its own.
 Scale = Literal["value", "error", "std", "epistemic std"]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bayescade.figures.panels import draw_panels, reconstruction_panels
-from bayescade.files import make_folder, write_json, write_text
 from bayescade.results import Reconstruction
+from bayescade.storage.files import make_folder, write_json, write_text
 
 REPORT_FILES = ("report.html", "figure.png", "scores.json")
 STYLE = (

@@ -12,11 +12,11 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor
 
-from bayescade.blocks._fused import Features, FusedBlock, last_layout
+from bayescade.blocks.fused import Features, FusedBlock, last_layout
 from bayescade.devices import nothing_collected
 from bayescade.inference.noise import by_layer
 from bayescade.networks.cascade import Cascade, Data
-from bayescade.rows import in_memory
+from bayescade.storage.image_store import in_memory
 
 Found = TypeVar("Found")
 

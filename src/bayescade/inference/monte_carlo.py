@@ -13,13 +13,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bayescade.blocks._block import ActivationDraw, Block, Draw, MeanDraw, WeightDraw
+from bayescade.blocks.block import ActivationDraw, Block, Draw, MeanDraw, WeightDraw
 from bayescade.devices import available_bytes, full_precision, has_bfloat16
 from bayescade.errors import UserError
-from bayescade.inference.differences import NARROW, near_blocks, near_bytes
 from bayescade.inference.fused import FusedSampler
 from bayescade.inference.moments import Estimate, StreamingMoments
 from bayescade.inference.noise import activation_noise, by_layer, normals, weight_noise
+from bayescade.inference.perturbation import NARROW, near_blocks, near_bytes
 from bayescade.inference.threads import in_order
 from bayescade.kernels._triton import check_kernels, is_fused
 from bayescade.networks.cascade import Cascade, Data

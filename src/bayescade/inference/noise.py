@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bayescade.blocks._block import Block
+from bayescade.blocks.block import Block
 from bayescade.seeds import derived_seed
 
 

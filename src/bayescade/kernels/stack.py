@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from bayescade.kernels.convolution import PLANE_TAPS, convolve, input_gradient, plane_weight_gradient, weight_gradient
 from bayescade.kernels.frame import Frame
-from bayescade.kernels.head import head, head_gradient
+from bayescade.kernels.last_layer import head, head_gradient
 
 FEWEST = 16  # channels of a matrix product
 

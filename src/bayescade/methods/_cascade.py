@@ -4,6 +4,7 @@ The three differ in their block only (`bayescade.blocks`), and so in what they c
 """
 
 import dataclasses
+import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
@@ -11,9 +12,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from bayescade import blocks as block_shelf
-from bayescade import shelf
-from bayescade.blocks._block import Block, BlockSettings, channels_last
+from bayescade import plugins
+from bayescade.blocks.block import Block, BlockSettings, channels_last
 from bayescade.config import load_settings, settings_from
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
@@ -22,12 +22,11 @@ from bayescade.inference.monte_carlo import InferenceSettings, draw_images, esti
 from bayescade.methods import fbp
 from bayescade.networks.cascade import Cascade, Data
 from bayescade.physics.geometry import Geometry
-from bayescade.physics.linalg import norm
 from bayescade.progress import progress
 from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction, Reconstructor, as_sinograms
-from bayescade.rows import Rows, rows_like
-from bayescade.runs import INNER, Run, Tensors
+from bayescade.storage.image_store import ImageStore, store_like
+from bayescade.storage.runs import INNER, Run, Tensors
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.fit import FitSettings
 from bayescade.training.greedy import GreedySettings, Report, slower_behind, train_cascade
@@ -110,7 +109,7 @@ PRESETS: dict[str, Settings] = {
 def preset(name: str, geometry: Geometry) -> Settings:
     """The settings of that name, with the number of blocks and images that go with the geometry."""
     if name not in PRESETS:
-        raise UserError(shelf.unknown("preset", name, list(PRESETS)))
+        raise UserError(plugins.unknown("preset", name, list(PRESETS)))
     settings = PRESETS[name]
     number = paper_blocks(geometry)
     if name == "recommended":
@@ -153,8 +152,8 @@ def covered(geometry: Geometry) -> float:
 def train(
     kind: str,  # of block
     geometry: Geometry,
-    training: tuple[Rows, Rows],  # sinograms and truths
-    validation: tuple[Rows, Rows],
+    training: tuple[ImageStore, ImageStore],  # sinograms and truths
+    validation: tuple[ImageStore, ImageStore],
     settings: Settings,
     run: Run,
     *,
@@ -229,7 +228,7 @@ def load(
 
 def build_block(kind: str, settings: BlockSettings, generator: torch.Generator) -> Block:
     """A block of that kind with fresh weights."""
-    block: Block = shelf.take(block_shelf, kind).build(settings, generator)
+    block: Block = importlib.import_module(f"bayescade.blocks.{kind}").build(settings, generator)
     return block
 
 
@@ -251,25 +250,25 @@ class Physics:
     def __init__(self, geometry: Geometry, device: torch.device):
         self.device = device
         self.operator = ray_transform(geometry, device)
-        self.norm = norm(self.operator, device=device)
+        self.norm = self.operator.norm
         self.back_projection = fbp.build(geometry, fbp.Settings(), device)
 
     def first(self, sinogram: Tensor) -> Tensor:
         """The first image: FBP, not clipped."""
         return self.back_projection.apply(sinogram, self.back_projection.settings.window)
 
-    def data(self, sinogram: Rows) -> Data:
+    def data(self, sinogram: ImageStore) -> Data:
         """What a cascade knows of some sinograms."""
         return Data(self.operator, self.norm, sinogram)
 
-    def first_images(self, sinogram: Rows, truth: Rows, batch: int) -> Rows:
+    def first_images(self, sinogram: ImageStore, truth: ImageStore, batch: int) -> ImageStore:
         """The first image of every sinogram, kept as the truths are."""
-        first = rows_like(truth)
+        first = store_like(truth)
         for some in batches(len(truth), batch):
             first[some] = self.first(sinogram[some])
         return first
 
-    def stage(self, sinogram: Rows, truth: Rows, batch: int) -> Stage:
+    def stage(self, sinogram: ImageStore, truth: ImageStore, batch: int) -> Stage:
         """The first stage of training."""
         return Stage.first(self.data(sinogram), truth, self.first_images(sinogram, truth, batch), batch)
 

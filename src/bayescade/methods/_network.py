@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from bayescade import shelf
+from bayescade import plugins
 from bayescade.config import load_settings, settings_from
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
@@ -16,8 +16,8 @@ from bayescade.methods._cascade import Physics
 from bayescade.physics.geometry import Geometry
 from bayescade.progress import progress
 from bayescade.results import Reconstruction, Reconstructor
-from bayescade.rows import Rows
-from bayescade.runs import WORK, Run, Tensors
+from bayescade.storage.image_store import ImageStore
+from bayescade.storage.runs import WORK, Run, Tensors
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.end_to_end import Examples, Report, train_network
 from bayescade.training.stage import batches
@@ -31,14 +31,14 @@ PREPARED = 64  # training images that scales are set by
 def check_preset(name: str) -> None:
     """Raises unless it is the one preset that networks have."""
     if name != "recommended":
-        raise UserError(shelf.unknown("preset", name, ["recommended"]))
+        raise UserError(plugins.unknown("preset", name, ["recommended"]))
 
 
 def train(
     build: Build,
     geometry: Geometry,
-    training: tuple[Rows, Rows],  # sinograms and truths
-    validation: tuple[Rows, Rows],
+    training: tuple[ImageStore, ImageStore],  # sinograms and truths
+    validation: tuple[ImageStore, ImageStore],
     settings: Any,
     run: Run,
     *,
@@ -67,7 +67,7 @@ def train(
     )
 
 
-def examples(physics: Physics, sinogram: Rows, truth: Rows, batch: int) -> Examples:
+def examples(physics: Physics, sinogram: ImageStore, truth: ImageStore, batch: int) -> Examples:
     """Scans with their FBP, not clipped."""
     return Examples(physics.first_images(sinogram, truth, batch), sinogram, truth)
 

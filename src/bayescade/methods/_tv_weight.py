@@ -21,7 +21,7 @@ from torch import Tensor
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.physics.fidelity import Fidelity, LeastSquares
 from bayescade.physics.geometry import Geometry
-from bayescade.physics.operator import RayTransform
+from bayescade.physics.ray_transform import RayTransform
 
 # c of each case: the best on 50 ellipse images and 50 randomised heads of the validation split (docs/data/tv_weights.jsonl).
 CONSTANTS = dict(zip(PAPER_CASES, (0.4, 0.2, 0.4, 0.6, 0.6, 0.12, 0.16, 0.3), strict=True))

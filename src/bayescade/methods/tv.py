@@ -17,7 +17,8 @@ from torch import Tensor
 
 from bayescade.errors import UserError
 from bayescade.methods._tv_weight import default_weight
-from bayescade.physics.differences import (
+from bayescade.physics.fidelity import Fidelity, LeastSquares, PoissonLikelihood, WeightedLeastSquares
+from bayescade.physics.finite_differences import (
     CORNERS,
     CORNERS_NORM_SQUARED,
     Corners,
@@ -27,11 +28,9 @@ from bayescade.physics.differences import (
     magnitude,
     total_variation,
 )
-from bayescade.physics.fidelity import Fidelity, LeastSquares, PoissonLikelihood, WeightedLeastSquares
 from bayescade.physics.geometry import Geometry
-from bayescade.physics.linalg import norm
 from bayescade.physics.noise import check_photons
-from bayescade.physics.operator import RayTransform
+from bayescade.physics.ray_transform import RayTransform
 from bayescade.progress import progress
 from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction, Reconstructor
@@ -89,7 +88,7 @@ class TV(Reconstructor):
         self.operator = operator
         self.settings = settings
         self.sinogram_shape = operator.geometry.sinogram_shape
-        self.norm = norm(operator, device=operator.device)
+        self.norm = operator.norm
 
     def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
         sinogram = batch_last(sinogram.to(self.operator.device))

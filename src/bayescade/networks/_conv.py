@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from bayescade.convolution import Convolution
+from bayescade.blocks.convolution import Convolution
 
 
 def convolution(into: int, out: int, generator: torch.Generator, size: int = 3) -> nn.Conv2d:

@@ -10,9 +10,9 @@ from typing import final
 
 from torch import Tensor, nn
 
-from bayescade.blocks._block import Block
+from bayescade.blocks.block import Block
 from bayescade.physics.operator import LinearOperator
-from bayescade.rows import Rows, in_memory
+from bayescade.storage.image_store import ImageStore, in_memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Data:
 
     operator: LinearOperator
     norm: float  # ||A||
-    sinogram: Rows  # (batch, 1, views, bins), physical
+    sinogram: ImageStore  # (batch, 1, views, bins), physical
 
     def some(self, places: slice) -> "Data":
         """The same of some of the images, in memory."""

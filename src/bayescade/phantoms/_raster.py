@@ -17,7 +17,7 @@ VALUE, AXIS_0, AXIS_1, CENTRE_0, CENTRE_1, ROTATION = range(6)
 
 
 def uniforms(count: int, columns: int, *, seed: int, first: int = 0) -> NDArray[np.float64]:
-    """Rows `first` to `first` + `count` - 1 of an endless table of uniform numbers, (count, columns)."""
+    """ImageStore `first` to `first` + `count` - 1 of an endless table of uniform numbers, (count, columns)."""
     stream = np.random.PCG64(seed)
     stream.advance(first * columns)  # a number costs one step
     return np.random.Generator(stream).random((count, columns))

@@ -1,17 +1,30 @@
 """What is true of every linear operator is a function."""
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from bayescade.physics.operator import LinearOperator
+
+class LinearMap(Protocol):
+    """What these functions need of an operator."""
+
+    domain_shape: tuple[int, ...]
+    range_shape: tuple[int, ...]
+    device: torch.device
+    dtype: torch.dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A x."""
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """A' y."""
 
 
 def norm(
-    operator: LinearOperator,
+    operator: LinearMap,
     tolerance: float = 1e-5,
     most: int = 300,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
 ) -> float:
     """Spectral norm ||A|| = max ||A x|| / ||x|| to a relative `tolerance`; never its square.
 
@@ -23,12 +36,12 @@ def norm(
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(operator.domain_shape, generator=generator, dtype=torch.float64)
     shape = operator.domain_shape
-    vectors = [(start / start.norm()).flatten().to(device)]
+    vectors = [(start / start.norm()).flatten().to(operator.device)]
     diagonal: list[float] = []
     beside: list[float] = []
     largest = 0.0
     for _ in range(min(most, start.numel())):
-        image = operator.adjoint(operator.forward(vectors[-1].to(dtype).reshape(1, *shape)))
+        image = operator.adjoint(operator.forward(vectors[-1].to(operator.dtype).reshape(1, *shape)))
         w = image.flatten().to(torch.float64)
         diagonal.append(float(vectors[-1] @ w))
         basis = torch.stack(vectors)
@@ -54,7 +67,7 @@ def _tridiagonal(diagonal: list[float], beside: list[float]) -> Tensor:
 
 
 def adjoint_error(
-    operator: LinearOperator,
+    operator: LinearMap,
     x: Tensor,  # (batch, *domain_shape)
     y: Tensor,  # (batch, *range_shape)
 ) -> float:
@@ -70,11 +83,9 @@ def _dot(a: Tensor, b: Tensor) -> float:
 
 
 def dense(
-    operator: LinearOperator,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64,
+    operator: LinearMap,
 ) -> Tensor:
     """The matrix of the operator, (range size, domain size): for small operators, in tests."""
     size = torch.Size(operator.domain_shape).numel()
-    basis = torch.eye(size, dtype=dtype, device=device).reshape(size, *operator.domain_shape)
+    basis = torch.eye(size, dtype=operator.dtype, device=operator.device).reshape(size, *operator.domain_shape)
     return operator.forward(basis).reshape(size, -1).T

@@ -1,13 +1,12 @@
 """Linear operators: four members make one, and any of them works in a cascade."""
 
+import functools
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
 
-from bayescade.errors import UserError
-from bayescade.physics.fbp import filtered_back_projection
-from bayescade.physics.geometry import Geometry
+from bayescade.physics.linalg import norm
 
 
 class LinearOperator(ABC):
@@ -18,6 +17,8 @@ class LinearOperator(ABC):
 
     domain_shape: tuple[int, ...]  # of one image, e.g. (1, height, width)
     range_shape: tuple[int, ...]  # of one measurement, e.g. (1, views, bins)
+    device: torch.device = torch.device("cpu")  # of the tensors it takes
+    dtype: torch.dtype = torch.float32
 
     @abstractmethod
     def forward(
@@ -33,37 +34,17 @@ class LinearOperator(ABC):
     ) -> Tensor:
         """A' y, (..., *domain_shape)."""
 
+    def initial(
+        self,
+        y: Tensor,  # (..., *range_shape)
+    ) -> Tensor:
+        """A first image of the data, (..., *domain_shape): A' y / ||A||^2, the first step of gradient descent from zero."""
+        return self.adjoint(y) / self.norm**2
+
+    @functools.cached_property
+    def norm(self) -> float:
+        """The spectral norm ||A||, computed once."""
+        return norm(self)
+
     def __call__(self, x: Tensor) -> Tensor:
         return self.forward(x)
-
-
-class RayTransform(LinearOperator):
-    """Line integrals of an image along the rays of a geometry. Abstract: `ray_transform(geometry)` chooses one."""
-
-    geometry: Geometry
-    device: torch.device
-    dtype: torch.dtype
-
-    def _check(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-        """Raises unless it is a tensor of the operator's type and shape, with at least one image."""
-        if not isinstance(tensor, Tensor):
-            raise UserError(
-                f"{what}: expected a torch tensor, got {type(tensor).__name__}; convert with torch.as_tensor"
-            )
-        if tuple(tensor.shape[-3:]) != shape or tensor.numel() == 0:
-            expected = ", ".join(map(str, shape))
-            raise UserError(f"{what}: expected shape (batch, {expected}), got {tuple(tensor.shape)}")
-        if tensor.dtype != self.dtype or tensor.layout != torch.strided:
-            raise UserError(
-                f"{what}: this operator holds dense {self.dtype}, got {tensor.layout} {tensor.dtype}; convert with "
-                f".to({self.dtype}) or build ray_transform(geometry, dtype=...)"
-            )
-
-    def fbp(
-        self,
-        y: Tensor,  # (..., 1, views, bins)
-        window: str = "ram-lak",
-    ) -> Tensor:
-        """Filtered back-projection, (..., 1, height, width)."""
-        self._check("sinogram", y, self.range_shape)
-        return filtered_back_projection(self.geometry, self.adjoint, y, window)

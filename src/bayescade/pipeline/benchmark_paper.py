@@ -11,23 +11,23 @@ from typing import Any
 
 import torch
 
-from bayescade import __version__, methods, shelf
+from bayescade import __version__, methods, plugins
 from bayescade.data.simulate import Scans, add_noise
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.files import check_folder, make_folder, read_text, write_json, write_text
+from bayescade.models import difference, load_model, model_folder, model_scan, shipped_folder
 from bayescade.phantoms import ellipses, shepp_logan
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.pipeline.evaluate import score, score_row
-from bayescade.pipeline.models import difference, load_model, model_folder, model_scan, shipped_folder
 from bayescade.pipeline.paper_figures import paper_figures
 from bayescade.pipeline.paper_table import NOISE, markdown
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scores import bootstrap_interval, mean
 from bayescade.progress import Advance, progress
 from bayescade.projectors import ray_transform
-from bayescade.runs import model_hash, read_manifest
 from bayescade.seeds import check_seed
+from bayescade.storage.files import check_folder, make_folder, read_text, write_json, write_text
+from bayescade.storage.runs import model_hash, read_manifest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ def benchmark_paper(
     out: str | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Rows of the table; with `out` also table.md, table.json and figures there, and what is done is not done again."""
+    """ImageStore of the table; with `out` also table.md, table.json and figures there, and what is done is not done again."""
     if not 1 <= draws <= 1000:
         raise UserError(f"--draws: expected a whole number from 1 to 1000, got {draws}")
     check_samples(samples)
@@ -76,11 +76,11 @@ def benchmark_paper(
         raise UserError(f"--images: the paper's test set has {ellipses.PAPER_TEST} images, got {images}")
     for case in cases or ():
         case_geometry(case)  # names what a case is when it is none
-    known = shelf.names(methods)
+    known = plugins.names(methods)
     names = method_names or known
     for name in names:
         if name not in known and shipped_folder(name) is None and not os.path.isdir(name):
-            raise UserError(shelf.unknown("method", name, [*known, "a run folder"]))
+            raise UserError(plugins.unknown("method", name, [*known, "a run folder"]))
     if settings and len(names) != 1:
         raise UserError("--set: expected one method to set, e.g. --methods tv, got several")
     place = choose_device(device)
@@ -121,7 +121,7 @@ def median_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def own_cases(names: Sequence[str]) -> Sequence[str]:
     """The paper's cases; for a trained model alone its own."""
-    scan = model_scan(names[0]) if len(names) == 1 and names[0] not in shelf.names(methods) else None
+    scan = model_scan(names[0]) if len(names) == 1 and names[0] not in plugins.names(methods) else None
     if scan is None:
         return PAPER_CASES
     try:
@@ -135,10 +135,10 @@ def own_cases(names: Sequence[str]) -> Sequence[str]:
 
 def model_of(name: str, case: str) -> str | None:
     """The model that fills a cell; None where there are no weights for it."""
-    if name not in shelf.names(methods):
+    if name not in plugins.names(methods):
         scan = model_scan(name)
         return name if scan is None or difference(scan[1], case_geometry(case)) is None else None
-    if shelf.take(methods, name).ANY_GEOMETRY:
+    if plugins.load(methods, name).ANY_GEOMETRY:
         return name
     shipped = f"{name}/{case}"
     return shipped if shipped_folder(shipped) is not None else None

@@ -10,10 +10,10 @@ from bayescade.data.simulate import Noise, scan_batches
 from bayescade.data.sources import image_source
 from bayescade.devices import choose_device
 from bayescade.figures.panels import Panel, draw_panels, reconstruction_panels
-from bayescade.files import check_folder, make_folder
+from bayescade.models import load_model
 from bayescade.physics.cases import case_geometry
-from bayescade.pipeline.models import load_model
 from bayescade.pipeline.scores import image_scores, result_scores, uncertainty_row
+from bayescade.storage.files import check_folder, make_folder
 
 FILES = ("reconstruction.h5", "figure.png")
 CASE, MODEL, SEED = "sparse-32", "bdgd-plus/sparse-32", 5

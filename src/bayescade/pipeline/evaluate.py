@@ -8,17 +8,17 @@ from bayescade.data.simulate import Noise, Scans, chunks, scan_set
 from bayescade.data.sources import file_source, image_source
 from bayescade.devices import choose_device
 from bayescade.figures.report import REPORT_FILES, write_report
-from bayescade.files import check_folder
+from bayescade.models import load_model, model_folder, model_scan
 from bayescade.physics.geometry import Geometry
-from bayescade.pipeline.models import load_model, model_folder, model_scan
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.pipeline.scores import Scores, mean, result_scores, uncertainty_row
 from bayescade.pipeline.simulate import choose_count
 from bayescade.progress import Advance, progress, quiet
 from bayescade.results import Reconstruction, Reconstructor, joined
-from bayescade.runs import read_manifest
 from bayescade.seeds import check_seed
+from bayescade.storage.files import check_folder
+from bayescade.storage.runs import read_manifest
 
 
 def evaluate(

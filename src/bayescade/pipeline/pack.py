@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from bayescade.errors import UserError
-from bayescade.files import write_json, write_text
-from bayescade.packing import pack
+from bayescade.models import load_model
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.pipeline.benchmark_paper import benchmark_paper
 from bayescade.pipeline.card import write_card
-from bayescade.pipeline.models import load_model
 from bayescade.pipeline.paper_table import NOISE
-from bayescade.runs import CARD, MANIFEST
+from bayescade.storage.files import write_json, write_text
+from bayescade.storage.packing import pack
+from bayescade.storage.runs import CARD, MANIFEST
 
 SAMPLES = 10
 

@@ -15,15 +15,15 @@ from torch import Tensor
 from bayescade import __version__
 from bayescade.data.simulate import add_noise
 from bayescade.figures.panels import Panel, draw_panels, reconstruction_panels
-from bayescade.files import read_text, write_text
+from bayescade.models import load_model
 from bayescade.phantoms import ellipses, shepp_logan, text
 from bayescade.physics.cases import case_geometry
-from bayescade.pipeline.models import load_model
 from bayescade.pipeline.paper_table import NOISE
 from bayescade.pipeline.scores import image_scores
 from bayescade.progress import progress
 from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction
+from bayescade.storage.files import read_text, write_text
 
 CASES = ("sparse-32", "limited-90")
 DOUBTING = "bdgd-plus"  # the method whose doubt is drawn

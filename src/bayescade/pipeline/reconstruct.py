@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bayescade.arrays import check_suffix
 from bayescade.data.scan import ScanReader
 from bayescade.data.simulate import chunks
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.files import check_other_file, check_writable
-from bayescade.pipeline.models import load_model
+from bayescade.models import load_model
 from bayescade.pipeline.scores import mean, result_scores, uncertainty_row
 from bayescade.progress import progress
 from bayescade.results import ResultWriter
 from bayescade.seeds import check_seed
+from bayescade.storage.arrays import check_suffix
+from bayescade.storage.files import check_other_file, check_writable
 
 
 def reconstruct(

@@ -7,9 +7,9 @@ import numpy as np
 
 from bayescade.config import read_toml
 from bayescade.errors import UserError
-from bayescade.files import check_readable, read_text, suffix
 from bayescade.physics.cases import case_geometry
 from bayescade.physics.geometry import Geometry, geometry_from_dict, geometry_from_json
+from bayescade.storage.files import check_readable, read_text, suffix
 
 
 def choose_geometry(case: str | None, path: str | None) -> tuple[str, Geometry]:

@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from bayescade.arrays import check_suffix
 from bayescade.data.scan import ScanWriter
 from bayescade.data.simulate import Noise, check_supersample, scan_batches
 from bayescade.data.sources import image_source
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.files import check_other_file, check_writable
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.progress import progress
 from bayescade.seeds import check_seed
+from bayescade.storage.arrays import check_suffix
+from bayescade.storage.files import check_other_file, check_writable
 
 
 def simulate(

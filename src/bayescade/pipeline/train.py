@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayescade import __version__, methods, shelf
+from bayescade import __version__, methods, plugins
 from bayescade.config import load_settings
 from bayescade.data.simulate import Noise, scan_batches
 from bayescade.data.sources import Source, file_source, image_source
 from bayescade.data.splits import split_seed
 from bayescade.devices import available_bytes, choose_device
 from bayescade.errors import Failure, UserError
-from bayescade.files import check_readable
 from bayescade.phantoms import ellipses
 from bayescade.physics.geometry import Geometry
 from bayescade.pipeline.card import warnings_of, write_card
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.progress import progress
-from bayescade.rows import Rows, new_rows
-from bayescade.runs import Identity, Run, alone
 from bayescade.seeds import check_seed
+from bayescade.storage.files import check_readable
+from bayescade.storage.image_store import ImageStore, new_store
+from bayescade.storage.runs import Identity, Run, alone
 from bayescade.training.distributed import assembled
 from bayescade.training.tensorboard import check_tracker, tracker
 
@@ -48,11 +48,11 @@ def train(
 ) -> dict[str, Any]:
     """Trains, or goes on with what is there; gives what the run folder says."""
     check_seed(seed)
-    trainable = [name for name in shelf.names(methods) if not shelf.take(methods, name).ANY_GEOMETRY]
+    trainable = [name for name in plugins.names(methods) if not plugins.load(methods, name).ANY_GEOMETRY]
     if method_name not in trainable:
-        raise UserError(shelf.unknown("method to train", method_name, trainable))
+        raise UserError(plugins.unknown("method to train", method_name, trainable))
     name, geometry = choose_geometry(case, geometry_file)
-    method = shelf.take(methods, method_name)
+    method = plugins.load(methods, method_name)
     chosen = load_settings(method.Settings, config, list(settings), base=method.preset(preset, geometry))
     check_tracker(tensorboard)
     identity = Identity(
@@ -150,10 +150,10 @@ def scans(
     count: int,
     device: torch.device,
     folder: Path | None = None,  # for files; None = in memory
-) -> tuple[Rows, Rows]:
+) -> tuple[ImageStore, ImageStore]:
     """Sinograms and truths."""
-    sinograms = new_rows(folder, (count, 1, *geometry.sinogram_shape), device)
-    truths = new_rows(folder, (count, 1, *geometry.image_shape), device)
+    sinograms = new_store(folder, (count, 1, *geometry.sinogram_shape), device)
+    truths = new_store(folder, (count, 1, *geometry.image_shape), device)
     done = 0
     with progress("scanning images", count) as advance:
         for batch in scan_batches(source, geometry, noise, seed=seed, count=count, device=device):

@@ -7,7 +7,7 @@ import torch
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
-from bayescade.physics.operator import RayTransform
+from bayescade.physics.ray_transform import RayTransform
 from bayescade.projectors.matrix import MatrixProjector
 
 # Operators somebody holds: simulating and reconstructing a scan share one, and nothing is kept when both let it go.

@@ -15,7 +15,7 @@ from torch import Tensor
 from bayescade.devices import available_bytes
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
-from bayescade.physics.operator import RayTransform
+from bayescade.physics.ray_transform import RayTransform
 from bayescade.projectors._joseph import joseph_taps
 
 INDEX_BYTES = 4

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayescade.blocks._block import channels_last
+from bayescade.blocks.block import channels_last
 from bayescade.errors import Failure
 from bayescade.progress import progress
-from bayescade.rows import Rows, copy_rows
-from bayescade.runs import WORK
 from bayescade.seeds import derived_seed
+from bayescade.storage.image_store import ImageStore, copy_images
+from bayescade.storage.runs import WORK
 from bayescade.training.captured import Captured
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.losses import check_balance, image_error
@@ -62,9 +62,9 @@ class EndToEndSettings(RateSettings):
 class Examples:
     """What a network learns from."""
 
-    first: Rows  # (images, 1, height, width): the first image
-    sinogram: Rows  # (images, 1, views, bins)
-    truth: Rows  # (images, 1, height, width)
+    first: ImageStore  # (images, 1, height, width): the first image
+    sinogram: ImageStore  # (images, 1, views, bins)
+    truth: ImageStore  # (images, 1, height, width)
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -154,9 +154,9 @@ class NetworkStep:
     def take(self, examples: Examples, places: Tensor) -> None:
         """Puts some examples in place: of a team's batch, this process's part."""
         places = places[self.part]
-        copy_rows(examples.first, places, self.first)
-        copy_rows(examples.sinogram, places, self.sinogram)
-        copy_rows(examples.truth, places, self.truth)
+        copy_images(examples.first, places, self.first)
+        copy_images(examples.sinogram, places, self.sinogram)
+        copy_images(examples.truth, places, self.truth)
 
     def run(self, rate: float) -> Tensor:
         """The mean squared error before the update."""

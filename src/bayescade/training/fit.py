@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from bayescade.bayes.gaussian import Gaussian
 from bayescade.bayes.layers import MeanFieldConv
-from bayescade.blocks._block import ActivationDraw, Block, MeanDraw
-from bayescade.blocks._fused import fused
+from bayescade.blocks.block import ActivationDraw, Block, MeanDraw
+from bayescade.blocks.fused import fused
 from bayescade.errors import Failure
 from bayescade.kernels._triton import check_kernels, is_fused
-from bayescade.rows import copy_rows
 from bayescade.seeds import derived_seed
+from bayescade.storage.image_store import copy_images
 from bayescade.training.captured import Captured
 from bayescade.training.distributed import ALONE, Team
 from bayescade.training.losses import Loss
@@ -144,9 +144,9 @@ class Step:
     def take(self, stage: Stage, rows: Tensor, generator: torch.Generator) -> None:
         """Puts some images of the stage in place, with fresh noise: of a team's batch, this process's part."""
         rows = rows[self.part]
-        copy_rows(stage.image, rows, self.image)
-        copy_rows(stage.gradient, rows, self.gradient)
-        copy_rows(stage.truth, rows, self.truth)
+        copy_images(stage.image, rows, self.image)
+        copy_images(stage.gradient, rows, self.gradient)
+        copy_images(stage.truth, rows, self.truth)
         for noise in self.all_noise:
             noise.normal_(generator=generator)
 

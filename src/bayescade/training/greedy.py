@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayescade.blocks._block import Block, channels_last
+from bayescade.blocks.block import Block, channels_last
 from bayescade.errors import Failure, UserError
 from bayescade.progress import Advance, progress
 from bayescade.seeds import derived_seed

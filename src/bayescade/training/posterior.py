@@ -23,8 +23,8 @@ from torch import Tensor
 from bayescade.bayes.gaussian import safe_sqrt
 from bayescade.bayes.last_layer import Curvature, Inputs, NormalEquations, PlainInputs
 from bayescade.bayes.layers import MeanFieldConv
-from bayescade.blocks._block import Block
-from bayescade.blocks._fused import FusedBlock
+from bayescade.blocks.block import Block
+from bayescade.blocks.fused import FusedBlock
 from bayescade.errors import Failure
 from bayescade.kernels._triton import is_fused
 from bayescade.training.optimiser import precision_on

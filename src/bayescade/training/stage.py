@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from bayescade.bayes.gaussian import Gaussian
-from bayescade.blocks._block import ActivationDraw, Block, Draw, MeanDraw, WeightDraw
-from bayescade.blocks._fused import FusedBlock, last_layout
+from bayescade.blocks.block import ActivationDraw, Block, Draw, MeanDraw, WeightDraw
+from bayescade.blocks.fused import FusedBlock, last_layout
 from bayescade.errors import UserError
 from bayescade.kernels._triton import is_fused
 from bayescade.metrics.psnr import psnr
 from bayescade.networks.cascade import Data
-from bayescade.rows import Rows, rows_like
+from bayescade.storage.image_store import ImageStore, store_like
 
 Sampling = str  # mean, activations or weights
 SAMPLINGS = ("mean", "activations", "weights")
@@ -25,12 +25,12 @@ class Stage:
     """Images of a training set on their way."""
 
     data: Data
-    truth: Rows  # (images, 1, height, width)
-    image: Rows  # (images, 1, height, width): the input of the next block
-    gradient: Rows  # (images, 1, height, width): of the data fidelity there
+    truth: ImageStore  # (images, 1, height, width)
+    image: ImageStore  # (images, 1, height, width): the input of the next block
+    gradient: ImageStore  # (images, 1, height, width): of the data fidelity there
 
     @classmethod
-    def first(cls, data: Data, truth: Rows, image: Rows, batch: int = 128) -> "Stage":
+    def first(cls, data: Data, truth: ImageStore, image: ImageStore, batch: int = 128) -> "Stage":
         """The stage of the first images."""
         return cls(data, truth, image, gradients(data, image, batch))
 
@@ -68,7 +68,7 @@ def mean_psnr(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
     return float(found.mean())
 
 
-def mean_square(one: Rows, other: Rows) -> float:
+def mean_square(one: ImageStore, other: ImageStore) -> float:
     """Mean squared difference."""
     total = torch.zeros((), dtype=torch.float64)
     for some in batches(len(one), FUSED_BATCH):
@@ -76,9 +76,9 @@ def mean_square(one: Rows, other: Rows) -> float:
     return float(total) / (len(one) * one.shape[1:].numel())
 
 
-def gradients(data: Data, image: Rows, batch: int) -> Rows:
+def gradients(data: Data, image: ImageStore, batch: int) -> ImageStore:
     """The gradient at each image, a batch at a time."""
-    found = rows_like(image)
+    found = store_like(image)
     for some in batches(len(image), max(batch, FUSED_BATCH) if image.device.type == "cuda" else batch):
         found[some] = data.some(some).gradient(image[some])
     return found
@@ -104,7 +104,7 @@ def images_behind(
     seed: int = 0,
     batch: int,
     kernels: str = "plain",
-) -> Rows:
+) -> ImageStore:
     """The images that the block gives for the stage, like its images."""
     device = stage.image.device
     generator = torch.Generator(device).manual_seed(seed)
@@ -114,7 +114,7 @@ def images_behind(
         noise = [torch.randn(layer.weight.shape, generator=generator, device=device) for layer in block.layers]
     if sampling != "activations" and is_fused(kernels, device):
         return fused_images(block, stage, block.last.draw(noise[0]) if noise else block.last.weight, batch)
-    found = rows_like(stage.image)
+    found = store_like(stage.image)
     with torch.no_grad():
         for some in batches(len(stage), batch):
             image = stage.image[some]
@@ -132,10 +132,10 @@ def fused_images(
     stage: Stage,
     weights: Tensor,  # (1, channels, 3, 3): of the last layer, for all images
     batch: int,
-) -> Rows:
+) -> ImageStore:
     """The same by the fused kernels, with features in half precision on a GPU."""
     fast = FusedBlock(block, torch.float16 if stage.image.device.type == "cuda" else stage.image.dtype)
-    found = rows_like(stage.image)
+    found = store_like(stage.image)
     laid_out = last_layout(weights)
     for some in batches(len(stage), max(batch, FUSED_BATCH)):
         image = stage.image[some]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from bayescade.blocks._block import Block
+from bayescade.blocks.block import Block
 from bayescade.errors import UserError
 from bayescade.training.stage import Stage
 

@@ -14,7 +14,7 @@ def names(shelf: ModuleType) -> list[str]:
     return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
 
 
-def take(shelf: ModuleType, name: str) -> ModuleType:
+def load(shelf: ModuleType, name: str) -> ModuleType:
     """Module `name` of a shelf; an unknown name is an error that lists the shelf."""
     known = names(shelf)
     if name not in known:

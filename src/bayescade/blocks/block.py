@@ -20,7 +20,7 @@ from torch.nn.functional import conv2d, relu
 from bayescade.bayes.gaussian import Gaussian, relu_moments
 from bayescade.bayes.last_layer import Inputs
 from bayescade.bayes.layers import KERNEL, LastConv
-from bayescade.convolution import Convolution
+from bayescade.blocks.convolution import Convolution
 from bayescade.errors import UserError
 
 

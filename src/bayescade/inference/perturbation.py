@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, relu
 
 from bayescade.bayes.layers import KERNEL
-from bayescade.blocks._block import Block, Draw, MeanDraw, Trunk
+from bayescade.blocks.block import Block, Draw, MeanDraw, Trunk
 from bayescade.blocks.heteroscedastic import VarianceNet
 from bayescade.networks.cascade import Data
 

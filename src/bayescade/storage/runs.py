@@ -24,7 +24,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from bayescade.errors import Failure, UserError
-from bayescade.files import check_folder, make_folder, read_text, replacing, write_json, write_text
+from bayescade.storage.files import check_folder, make_folder, read_text, replacing, write_json, write_text
 
 try:
     import fcntl

@@ -1,4 +1,4 @@
-"""Rows of numbers, one per image: a tensor, or a file of which only the rows that are asked for come into memory.
+"""ImageStore of numbers, one per image: a tensor, or a file of which only the rows that are asked for come into memory.
 
 Both are indexed with a slice or with a tensor of places and give a tensor on the device they belong to.
 """
@@ -17,8 +17,8 @@ from bayescade.errors import Failure
 
 
 @final
-class FiledRows:
-    """Rows in a file without a name, which is gone when nobody needs it any more, however the process ends."""
+class FileImageStore:
+    """ImageStore in a file without a name, which is gone when nobody needs it any more, however the process ends."""
 
     def __init__(self, folder: Path, shape: Sequence[int], dtype: torch.dtype, device: torch.device):
         self.folder = folder
@@ -63,29 +63,29 @@ class FiledRows:
             left, at = left[read:], at + read
 
 
-Rows = Tensor | FiledRows
+ImageStore = Tensor | FileImageStore
 
 
-def rows_like(rows: Rows) -> Rows:
+def store_like(rows: ImageStore) -> ImageStore:
     """Room for as many rows of the same kind, in memory or in a file as these are."""
     if isinstance(rows, Tensor):
         return torch.empty_like(rows)
-    return FiledRows(rows.folder, rows.shape, rows.dtype, rows.device)
+    return FileImageStore(rows.folder, rows.shape, rows.dtype, rows.device)
 
 
-def new_rows(folder: Path | None, shape: Sequence[int], device: torch.device) -> Rows:
+def new_store(folder: Path | None, shape: Sequence[int], device: torch.device) -> ImageStore:
     """Room for rows of float32: in files of the folder, or in memory without one."""
     if folder is None:
         return torch.empty(tuple(shape), device=device)
-    return FiledRows(folder, shape, torch.float32, device)
+    return FileImageStore(folder, shape, torch.float32, device)
 
 
-def in_memory(rows: Rows) -> Tensor:
+def in_memory(rows: ImageStore) -> Tensor:
     """All rows as a tensor."""
     return rows if isinstance(rows, Tensor) else rows[:]
 
 
-def copy_rows(rows: Rows, places: Tensor, out: Tensor) -> None:
+def copy_images(rows: ImageStore, places: Tensor, out: Tensor) -> None:
     """Copies some rows into a tensor that is there."""
     if isinstance(rows, Tensor):
         torch.index_select(rows, 0, places, out=out)

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from bayescade import methods, shelf
+from bayescade import methods, plugins
 from bayescade.config import load_settings
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry, geometry_from_json
 from bayescade.results import Reconstructor
-from bayescade.runs import MANIFEST, read_blocks, read_manifest
+from bayescade.storage.runs import MANIFEST, read_blocks, read_manifest
 
 CLOSE = 1e-5  # angles in radians, and lengths relative to themselves, that differ by less are the same
-ZOO = Path(__file__).parents[1] / "zoo"  # method/case/manifest.json, weights and card
+ZOO = Path(__file__).parent / "zoo"  # method/case/manifest.json, weights and card
 
 
 def load_model(
@@ -33,15 +33,15 @@ def load_model(
         return load_folder(name, folder, geometry, settings=settings, device=device)
     if not isinstance(geometry, Geometry):
         raise UserError(f"model '{name}' works for any geometry: say which, e.g. case_geometry('sparse-32')")
-    method = shelf.take(methods, name)
+    method = plugins.load(methods, name)
     model: Reconstructor = method.build(geometry, load_settings(method.Settings, overrides=settings), device)
     return model
 
 
 def model_folder(name: str) -> Path | None:
     """Where the weights of a model are; None for a model without; raises when there is no such model."""
-    on_shelf = name in shelf.names(methods)
-    if on_shelf and shelf.take(methods, name).ANY_GEOMETRY:
+    on_shelf = name in plugins.names(methods)
+    if on_shelf and plugins.load(methods, name).ANY_GEOMETRY:
         return None
     shipped = shipped_folder(name)
     if shipped is not None:
@@ -59,13 +59,13 @@ def model_folder(name: str) -> Path | None:
         raise UserError(
             f"model '{name}': its weights belong to a geometry ({shipped_models}); train one: bayescade train {name}"
         )
-    raise UserError(shelf.unknown("model", name, [*known, "a run folder"]))
+    raise UserError(plugins.unknown("model", name, [*known, "a run folder"]))
 
 
 def shipped_folder(name: str) -> Path | None:
     """The folder of a model of the zoo, `method/case`; None where there is none of that name."""
     method, _, case = name.partition("/")
-    if method not in shelf.names(methods) or Path(case).name != case or not case:
+    if method not in plugins.names(methods) or Path(case).name != case or not case:
         return None
     folder = ZOO / method / case
     return folder if os.path.exists(folder / MANIFEST) else None
@@ -83,7 +83,7 @@ def load_folder(
             f"model '{name}' is for {manifest['case']}: {other}; "
             f"train one for this scan: bayescade train {manifest['method']} --geometry ... --out RUN"
         )
-    method = shelf.take(methods, manifest["method"])
+    method = plugins.load(methods, manifest["method"])
     if method.ANY_GEOMETRY:
         raise UserError(
             f"{folder}: its manifest names the method '{manifest['method']}', which has no weights; it is damaged"
@@ -120,8 +120,8 @@ def difference(own: Geometry, other: Geometry) -> str | None:
 def list_models() -> list[dict[str, Any]]:
     """What there is, each with its name, method, geometry, scores and a sentence."""
     rows: list[dict[str, Any]] = []
-    for name in shelf.names(methods):
-        method = shelf.take(methods, name)
+    for name in plugins.names(methods):
+        method = plugins.load(methods, name)
         sentence = (method.__doc__ or "").split("\n")[0]
         if method.ANY_GEOMETRY:
             rows.append(

@@ -11,11 +11,11 @@ from torch.nn.functional import pad, relu
 from bayescade.bayes.gaussian import Gaussian, safe_sqrt
 from bayescade.bayes.last_layer import Inputs
 from bayescade.bayes.layers import KERNEL, LastConv
-from bayescade.blocks._block import Block, Trunk
+from bayescade.blocks.block import Block, Trunk
 from bayescade.blocks.heteroscedastic import VarianceNet
 from bayescade.blocks.homoscedastic import OneVariance
 from bayescade.kernels.frame import Frame
-from bayescade.kernels.head import curvature, head, head_image
+from bayescade.kernels.last_layer import curvature, head, head_image
 from bayescade.kernels.stack import Layer, filled, head_layout, layer_of, run_layers, stack
 
 

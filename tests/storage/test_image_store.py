@@ -1,4 +1,4 @@
-"""Rows in a file are those of a tensor."""
+"""ImageStore in a file are those of a tensor."""
 
 import os
 from pathlib import Path
@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from bayescade.errors import Failure
-from bayescade.rows import FiledRows, copy_rows, in_memory, new_rows, rows_like
+from bayescade.storage.image_store import FileImageStore, copy_images, in_memory, new_store, store_like
 
 CPU = torch.device("cpu")
 
 
-def filed(tensor: torch.Tensor, folder: Path) -> FiledRows:
-    rows = FiledRows(folder, tensor.shape, tensor.dtype, CPU)
+def filed(tensor: torch.Tensor, folder: Path) -> FileImageStore:
+    rows = FileImageStore(folder, tensor.shape, tensor.dtype, CPU)
     rows[:] = tensor
     return rows
 
@@ -29,21 +29,21 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path, dtype: torch.dtype)
     places = torch.tensor([6, 0, 0, 3])
     assert torch.equal(rows[places], tensor[places])
     out = torch.empty((4, 1, 3, 2), dtype=dtype)
-    copy_rows(rows, places, out)
+    copy_images(rows, places, out)
     assert torch.equal(out, tensor[places])
     rows[1:3] = tensor[4:6]
     assert torch.equal(rows[:4], torch.cat([tensor[:1], tensor[4:6], tensor[3:4]]))
-    other = rows_like(rows)
-    assert isinstance(other, FiledRows)
+    other = store_like(rows)
+    assert isinstance(other, FileImageStore)
     other[:] = tensor
     assert torch.equal(rows[1:2], tensor[4:5])
 
 
 def test_files_have_no_name_and_need_none(tmp_path: Path) -> None:
-    rows = new_rows(tmp_path, (3, 2), CPU)
+    rows = new_store(tmp_path, (3, 2), CPU)
     rows[:] = torch.ones(3, 2)
     assert not list(tmp_path.iterdir())
-    assert isinstance(new_rows(None, (3, 2), CPU), torch.Tensor)
+    assert isinstance(new_store(None, (3, 2), CPU), torch.Tensor)
 
 
 def test_wrong_rows_and_lost_ones_are_said(tmp_path: Path) -> None:

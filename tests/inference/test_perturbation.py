@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from bayescade.blocks import deterministic, heteroscedastic, homoscedastic
-from bayescade.blocks._block import BlockSettings
+from bayescade.blocks.block import BlockSettings
 from bayescade.errors import UserError
 from bayescade.inference import monte_carlo
-from bayescade.inference.differences import Layers, near_blocks, near_bytes, trunk_convolutions
 from bayescade.inference.monte_carlo import InferenceSettings, SampleRun, Start, WholeBlock, estimate, sample
+from bayescade.inference.perturbation import Layers, near_blocks, near_bytes, trunk_convolutions
 from bayescade.networks.cascade import Cascade, Data
 from bayescade.projectors import ray_transform
 from tests.geometries import small_parallel

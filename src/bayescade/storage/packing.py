@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from bayescade.errors import UserError
-from bayescade.files import check_folder, make_folder, read_text, write_json, write_text
-from bayescade.runs import (
+from bayescade.storage.files import check_folder, make_folder, read_text, write_json, write_text
+from bayescade.storage.runs import (
     CARD,
     INNER,
     MANIFEST,

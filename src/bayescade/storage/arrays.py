@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayescade.errors import UserError
-from bayescade.files import check_readable, replacing, suffix
+from bayescade.storage.files import check_readable, replacing, suffix
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 SUFFIXES = (*HDF5_SUFFIXES, ".npz")
@@ -167,7 +167,7 @@ class ArrayReader:
         return array
 
     def read(self, name: str, first: int | None = None, last: int | None = None) -> NDArray[np.float32]:
-        """Rows `first` to `last` - 1 of an array as float32."""
+        """ImageStore `first` to `last` - 1 of an array as float32."""
         array = self.array(name)
         with self._faults(), np.errstate(over="ignore"):
             return np.asarray(array[first:last]).astype(np.float32)

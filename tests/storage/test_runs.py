@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from bayescade.errors import Failure, UserError
-from bayescade.packing import pack
-from bayescade.runs import Identity, Run, alone, read_blocks, read_manifest
+from bayescade.storage.packing import pack
+from bayescade.storage.runs import Identity, Run, alone, read_blocks, read_manifest
 
 IDENTITY = Identity("dgd", "sparse-8", "{}", {"fit": {"epochs": 3}, "noise": {}, "images": None}, 0)
 RECORD = {"seconds": 1.0, "validation_psnr": 20.0, "warnings": []}

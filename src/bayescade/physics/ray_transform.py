@@ -1,0 +1,42 @@
+"""The ray transform: line integrals of an image along the rays of a geometry."""
+
+import torch
+from torch import Tensor
+
+from bayescade.errors import UserError
+from bayescade.physics.fbp import filtered_back_projection
+from bayescade.physics.geometry import Geometry
+from bayescade.physics.operator import LinearOperator
+
+
+class RayTransform(LinearOperator):
+    """Line integrals of an image along the rays of a geometry. Abstract: `ray_transform(geometry)` chooses one."""
+
+    geometry: Geometry
+
+    def _check(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+        """Raises unless it is a tensor of the operator's type and shape, with at least one image."""
+        if not isinstance(tensor, Tensor):
+            raise UserError(
+                f"{what}: expected a torch tensor, got {type(tensor).__name__}; convert with torch.as_tensor"
+            )
+        if tuple(tensor.shape[-3:]) != shape or tensor.numel() == 0:
+            expected = ", ".join(map(str, shape))
+            raise UserError(f"{what}: expected shape (batch, {expected}), got {tuple(tensor.shape)}")
+        if tensor.dtype != self.dtype or tensor.layout != torch.strided:
+            raise UserError(
+                f"{what}: this operator holds dense {self.dtype}, got {tensor.layout} {tensor.dtype}; convert with "
+                f".to({self.dtype}) or build ray_transform(geometry, dtype=...)"
+            )
+
+    def fbp(
+        self,
+        y: Tensor,  # (..., 1, views, bins)
+        window: str = "ram-lak",
+    ) -> Tensor:
+        """Filtered back-projection, (..., 1, height, width)."""
+        self._check("sinogram", y, self.range_shape)
+        return filtered_back_projection(self.geometry, self.adjoint, y, window)
+
+    def initial(self, y: Tensor) -> Tensor:
+        return self.fbp(y)
