@@ -1,17 +1,26 @@
-# `make demo` and `make test` need Python 3.11 or newer and make; they make .venv on the first run.
+# `make demo`, `make check` (quick) and `make test` (all) need Python 3.11 or newer and make; they make .venv on the first run.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test clean
+# Tests run on all cores, one thread each.
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
+
+.PHONY: demo check test clean
 
 demo: .venv/core
 	$(BIN)/bayescade demo --out demo
+
+check: .venv/dev
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(PYTEST) -m "not slow"
 
 test: .venv/dev
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(PYTEST)
 
 .venv/core: pyproject.toml | .venv/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -e .

@@ -120,7 +120,7 @@ def scikit_image(geometry: ParallelBeam, images: torch.Tensor) -> Calls:
 
 
 class StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Empty modules in place of torchvision, which deepinv imports, which its tomography does not use, and which does not go
+    """Empty modules instead of torchvision, which deepinv imports, which its tomography does not use, and which does not go
     with every build of torch."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:

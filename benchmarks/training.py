@@ -2,7 +2,7 @@
 
     python benchmarks/training.py [--batch 128] [--channels 16] [--json FILE]
 
-A step is: a batch put in place, forward, loss, backward, Adam. Plain PyTorch is bfloat16 autocast with channels last, eager and
+A step is: load a batch, forward, loss, backward, Adam. Plain PyTorch is bfloat16 autocast with channels last, eager and
 as a CUDA graph. Times are medians of CUDA events; each way is warmed up first. The floor counts the block's multiplications at
 the rate of a large matrix product, and the features written and read once each way at the rate of a large copy, both measured
 here.
@@ -16,39 +16,41 @@ import torch
 from timing import median_ms
 
 from bayescade.blocks import heteroscedastic
-from bayescade.blocks.block import Block, BlockSettings, channels_last
-from bayescade.networks.cascade import Data
+from bayescade.blocks.block import Block, BlockSettings
+from bayescade.blocks.convolution import channels_last
 from bayescade.physics.cases import case_geometry
+from bayescade.physics.problem import InverseProblem
 from bayescade.projectors import ray_transform
 from bayescade.training import losses
-from bayescade.training.fit import FitSettings, Step, adam
-from bayescade.training.stage import Stage
+from bayescade.training.fit import BlockStep, FitSettings, adam
+from bayescade.training.runner import training_runner
+from bayescade.training.stage import ImageGroup, Measured
 
 SIZE = 128
 WARM = 10  # calls
 
 
-def stage_of(images: int) -> Stage:
+def images_of(images: int) -> ImageGroup:
     """Random images; their values do not matter for the time."""
     operator = ray_transform(case_geometry("sparse-32"), "cuda")
     truth = torch.rand((images, 1, SIZE, SIZE), device="cuda")
     sinogram = torch.zeros((images, 1, *operator.geometry.sinogram_shape), device="cuda")
-    return Stage(Data(operator, 63.0, sinogram), truth, truth + 0.1 * torch.rand_like(truth), torch.randn_like(truth))
+    measured = Measured(InverseProblem(operator, norm=63.0), sinogram)
+    return ImageGroup((measured,), truth, truth + 0.1 * torch.rand_like(truth), torch.randn_like(truth))
 
 
-def step_of(block: Block, stage: Stage, batch: int, kernels: str, graph: bool) -> Callable[[], object]:
+def step_of(block: Block, images: ImageGroup, batch: int, runner: str, graph: bool) -> Callable[[], object]:
     """A step as it is trained."""
-    settings = FitSettings(batch=batch, precision="bf16", kernels=kernels)
-    step = Step(
-        block, losses.side_by_side(len(stage)), adam(block, settings, set(block.parameters())), stage, batch, settings
-    )
+    settings = FitSettings(batch=batch, precision="bf16", runner=runner)
+    kernels = training_runner(runner, "bf16", images.truth[:1])
+    step = BlockStep(block, losses.side_by_side(len(images)), adam(block, settings), images, settings, kernels)
     generator = torch.Generator("cuda").manual_seed(0)
-    rows = torch.arange(batch, device="cuda")
+    indices = torch.arange(batch, device="cuda")
     if not graph:
         step.compute.stream = None
 
     def run() -> None:
-        step.take(stage, rows, generator)
+        step.load(images, indices, generator)
         step.run(1e-4)
 
     return run
@@ -83,9 +85,9 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=16)
     parser.add_argument("--json", help="also write the figures to this file")
     options = parser.parse_args()
-    stage = stage_of(2 * options.batch)
+    images = images_of(2 * options.batch)
     found: dict[str, float] = {}
-    for name, kernels, graph in (
+    for name, runner, graph in (
         ("plain, eager", "plain", False),
         ("plain, CUDA graph", "plain", True),
         ("fused, eager", "fused", False),
@@ -93,7 +95,7 @@ def main() -> None:
     ):
         block = heteroscedastic.build(BlockSettings(channels=options.channels), torch.Generator().manual_seed(0)).cuda()
         channels_last(block)
-        found[name] = median_ms(step_of(block, stage, options.batch, kernels, graph), 50, WARM)
+        found[name] = median_ms(step_of(block, images, options.batch, runner, graph), 50, WARM)
     floor = floor_ms(block, options.batch)
     print(f"{torch.cuda.get_device_name()}, batch {options.batch}, {options.channels} channels, {SIZE} x {SIZE}")
     for name, time in found.items():

@@ -2,8 +2,9 @@
 
     w = c median_j n_j / (h ||A||^2)
 
-(`bayescade.methods._tv_weight`) leaves one constant c for each case: a grid search over c on ellipses and randomised
-Shepp-Logan-like heads of the validation split, scored by the mean PSNR over both kinds. The test images are not looked at.
+(`bayescade.methods._tv_weight`) leaves one constant c for each case: a grid search over c on ellipses and random
+variants of the Shepp-Logan phantom of the validation split, scored by the mean PSNR over both kinds. The test images are not
+used.
 
     python examples/choose_tv_weight.py --device cuda
 """
@@ -13,7 +14,7 @@ import json
 
 import torch
 
-from bayescade.data.simulate import Noise, add_noise
+from bayescade.data.noise import Noise, add_noise
 from bayescade.data.sources import image_source
 from bayescade.devices import choose_device
 from bayescade.methods import tv
@@ -41,7 +42,7 @@ def search(case: str, constants: list[float], count: int, iterations: int, devic
     geometry = case_geometry(case)
     method = tv.build(geometry, tv.Settings(), device)
     kinds = [image_source(name, (128, 128), seed=0, split="validation") for name in ("ellipses", "random-shepp-logan")]
-    truth = torch.cat([kind.take(0, count, 1) for kind in kinds]).to(device)
+    truth = torch.cat([kind.images(0, count, 1) for kind in kinds]).to(device)
     sinogram = tv.batch_last(add_noise(method.operator(truth), Noise(), seed=1))
     unit = gradient_noise(method.operator, method.norm, LeastSquares(), sinogram).reshape(-1, 1, 1, 1)
     for constant in constants:
@@ -54,7 +55,7 @@ def search(case: str, constants: list[float], count: int, iterations: int, devic
             "constant": constant,
             "psnr": round(float(scores.mean()), 3),
             "ellipses": round(float(scores[:count].mean()), 3),
-            "heads": round(float(scores[count:].mean()), 3),
+            "random_shepp_logan": round(float(scores[count:].mean()), 3),
             "late": len(gap) - int((gap <= 1e-3).sum()),
             "mean weight": float((constant * unit).mean()),
         }

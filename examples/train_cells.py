@@ -4,11 +4,11 @@
 
 A file METHOD_CASE.toml, or METHOD_CASE_VARIANT.toml, has the settings of a cell, those it does not name from the recommended
 preset; its run folder is OUT with the file's name. Cells that are done are passed over; the one that the limit cuts off goes on
-next time behind its last block or round. `--order slow` begins with those that have most blocks times epochs, so that what is
+next time after its last block or round. `--order slow` begins with those that have most blocks times epochs, so that what is
 left at the end is short. `--jobs 4` trains four at a time on one GPU, which fills the gaps that each leaves (NVIDIA's
 multi-process service, if it runs, lets their kernels share the GPU too). `--score 100` reconstructs 100 ellipse images and 100
-random heads of the validation split when a cell is done: validation.json in its run folder, for `examples/experiments.py`.
-OUT/cells.json says what became of each.
+random Shepp-Logan phantoms of the validation split when a cell is done: validation.json in its run folder, which
+`examples/experiments.py` reads. OUT/cells.json says what became of each.
 """
 
 import argparse
@@ -24,17 +24,19 @@ from typing import Any
 
 from bayescade import methods, plugins
 from bayescade.config import load_settings
-from bayescade.data.simulate import Noise, scan_set
+from bayescade.data.noise import Noise
+from bayescade.data.simulate import scan_set
 from bayescade.data.sources import image_source
 from bayescade.devices import choose_device
 from bayescade.errors import Failure, UserError
 from bayescade.models import load_model
 from bayescade.physics.cases import case_geometry
+from bayescade.physics.geometry import measured_arc
 from bayescade.pipeline.evaluate import score, score_row
 from bayescade.pipeline.train import train
 from bayescade.progress import show_progress
 from bayescade.storage.files import write_json
-from bayescade.storage.runs import MANIFEST, model_hash, read_manifest
+from bayescade.storage.manifest import MANIFEST, model_hash, read_manifest
 
 VALIDATION = "validation.json"  # in a run folder: scores on images of the validation split
 PHANTOMS = ("ellipses", "random-shepp-logan")
@@ -46,16 +48,16 @@ class OutOfTime(Exception):
 
 
 def stop(number: int, frame: FrameType | None) -> None:
-    """Ends the training under way: what it has kept stays."""
+    """Ends the training under way: the blocks that are saved stay."""
     raise OutOfTime
 
 
 def cells(folder: str, only: str | None) -> list[Path]:
     """The configurations, by name."""
-    found = sorted(Path(folder).glob("*_*.toml"))
-    wanted = only.split(",") if only else [path.stem for path in found]
-    unknown = [name for name in wanted if name not in [path.stem for path in found]]
-    if unknown or not found:
+    paths = sorted(Path(folder).glob("*_*.toml"))
+    wanted = only.split(",") if only else [path.stem for path in paths]
+    unknown = [name for name in wanted if name not in [path.stem for path in paths]]
+    if unknown or not paths:
         raise SystemExit(f"{folder}: no configuration {', '.join(unknown) or '*_*.toml'}")
     return [Path(folder) / f"{name}.toml" for name in wanted]
 
@@ -63,8 +65,9 @@ def cells(folder: str, only: str | None) -> list[Path]:
 def length(path: Path) -> int:
     """Blocks times epochs times images."""
     method_name, case = path.stem.split("_")[:2]
-    method = plugins.load(methods, method_name)
-    settings = load_settings(method.Settings, str(path), base=method.preset("recommended", case_geometry(case)))
+    method, geometry = plugins.load(methods, method_name), case_geometry(case)
+    base = method.preset("recommended", geometry.views, measured_arc(geometry))
+    settings = load_settings(method.Settings, str(path), base=base)
     blocks = settings.greedy.blocks if hasattr(settings, "greedy") else 1
     return int(blocks * settings.fit.epochs * settings.data.images)
 
@@ -73,7 +76,7 @@ def status(folder: Path) -> str:
     """What there is of a cell that there is no time for."""
     if not (folder / MANIFEST).exists():
         return "not begun"
-    return "done" if read_manifest(folder)["status"] == "done" else "cut off"
+    return "done" if read_manifest(folder).status == "done" else "cut off"
 
 
 def train_cell(path: Path, out: Path, limit: float, images: int, device: str) -> dict[str, Any]:
@@ -96,24 +99,24 @@ def train_cell(path: Path, out: Path, limit: float, images: int, device: str) ->
 
 
 def score_cell(run: Path, images: int, device: str) -> None:
-    """Mean PSNR for each kind of phantom, on images that training has not seen and tests do not see; once for some weights."""
+    """Mean PSNR for every kind of phantom, on images of neither training nor test; not again for the same weights."""
     manifest = read_manifest(run)
     key = {"images": images, "samples": SAMPLES, "model": model_hash(manifest)}
-    kept = json.loads((run / VALIDATION).read_text()) if (run / VALIDATION).exists() else {}
-    if kept.items() >= key.items():
+    saved = json.loads((run / VALIDATION).read_text()) if (run / VALIDATION).exists() else {}
+    if saved.items() >= key.items():
         return
-    geometry = case_geometry(manifest["case"])
-    place = choose_device(device)
-    method = load_model(str(run), geometry, device=place)
-    found: dict[str, Any] = {**key}
+    geometry = case_geometry(manifest.case)
+    torch_device = choose_device(device)
+    method = load_model(str(run), geometry, device=torch_device)
+    scored: dict[str, Any] = {**key}
     for phantom in PHANTOMS:
-        source = image_source(phantom, geometry.image_shape, seed=1, split="validation", device=place)
-        scans = scan_set(source, geometry, Noise(), seed=1, count=images, device=place)
+        source = image_source(phantom, geometry.image_shape, seed=1, split="validation", device=torch_device)
+        scans = scan_set(source, geometry, Noise(), seed=1, count=images, device=torch_device)
         scores, result = score(method, scans, geometry, samples=SAMPLES, seed=0)
-        row = score_row(str(run), manifest["case"], images, scores, result.warning)
+        row = score_row(str(run), manifest.case, images, scores, result.warning)
         worst = min((value for value in scores["psnr"] if value is not None), default=None)
-        found[phantom] = {"psnr": row["psnr"], "worst": worst, "nll": (row["uncertainty"] or {}).get("nll")}
-    write_json(run / VALIDATION, found)
+        scored[phantom] = {"psnr": row["psnr"], "worst": worst, "nll": (row["uncertainty"] or {}).get("nll")}
+    write_json(run / VALIDATION, scored)
 
 
 def train_apart(path: Path, options: argparse.Namespace, until: float) -> dict[str, Any]:

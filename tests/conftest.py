@@ -8,6 +8,9 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on the CPU, one program after the other
+if "PYTEST_XDIST_WORKER" in os.environ:  # tests share the cores: one thread each, also in processes that a test starts
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
 
 from bayescade.kernels._triton import available
 

@@ -26,9 +26,16 @@ def write_scan(path: Path, geometry: object = GEOMETRY, **arrays: np.ndarray) ->
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with good and bad files, as the working folder."""
-    monkeypatch.chdir(tmp_path)
+def folder(files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with good and bad files, as the working folder; a test leaves it as it was."""
+    monkeypatch.chdir(files)
+    return files
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with good and bad files."""
+    tmp_path = tmp_path_factory.mktemp("files")
     sinogram = np.ones((2, 8, 183), np.float32)
     write_scan(tmp_path / "good.h5")
     write_scan(tmp_path / "no_geometry.h5", None)
@@ -220,7 +227,16 @@ BAD: list[tuple[str, str]] = [
     ("evaluate fbp --case sparse-8 --noise nan", "noise: expected"),
     (SIMULATE + " --photons 1e20", "photons: expected a positive count"),
     (SIMULATE + " --photons 1e9 --noise -3", "noise: expected"),
-    # places to write
+    (
+        SIMULATE + " --noise-model gausian",
+        "unknown noise model 'gausian'; did you mean 'gaussian'? There are: gaussian",
+    ),
+    (SIMULATE + " --noise-model poisson --noise 0.1", "--noise-model: expected it without --noise and --photons"),
+    (SIMULATE + " --noise-set relative=0.1", "--noise-set relative=0.1: expected the model it sets as well"),
+    (SIMULATE + " --noise-model gaussian --noise-set photons=3", "unknown setting 'photons'. There is: relative"),
+    (SIMULATE + " --noise-model poisson --noise-set photons=0", "photons: expected a positive count"),
+    ("evaluate fbp --case sparse-8 --noise-model gaussian --noise-set relative", "expected key=value, got 'relative'"),
+    # where to write
     ("simulate --phantom images.npy --case sparse-8 -o images.npy", "expected a name that ends in"),
     ("simulate --phantom truth.h5 --case sparse-8 -o truth.h5", "this is the input itself"),
     ("reconstruct good.h5 --model fbp -o good.h5/out.h5", "is a file, not a folder"),
@@ -236,8 +252,9 @@ BAD: list[tuple[str, str]] = [
 ]
 
 
-def listing(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file with its size and the time it was written."""
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*")}
 
 
 @pytest.mark.parametrize("extra", [[], ["--json"]], ids=["words", "json"])
@@ -254,7 +271,7 @@ def test_bad_input(line: str, words: str, extra: list[str], folder: Path, capsys
     assert listing(folder) == before, "a file was left behind or changed"
 
 
-@pytest.mark.parametrize(("line", "words"), [BAD[0], BAD[3], BAD[23], BAD[25], BAD[40]])
+@pytest.mark.parametrize(("line", "words"), [BAD[0], BAD[25]])
 def test_bad_input_as_a_process(line: str, words: str, folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bayescade", *line.split()], capture_output=True, text=True, cwd=folder
@@ -262,8 +279,3 @@ def test_bad_input_as_a_process(line: str, words: str, folder: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert words in done.stderr
-
-
-def test_the_table_is_long_enough() -> None:
-    assert len(BAD) >= 40
-    assert len({line for line, _ in BAD}) == len(BAD)

@@ -95,6 +95,26 @@ def test_simulate_options(options: str, attribute: tuple[str, float], capsys: py
 
 
 @pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("", "--noise-model gaussian"),
+        ("--noise 0.05", "--noise-model gaussian --noise-set relative=0.05"),
+        (
+            "--photons 1e4 --attenuation 0.1",
+            "--noise-model poisson --noise-set photons=1e4 --noise-set attenuation=0.1",
+        ),
+    ],
+)
+def test_short_options_of_noise_stand_for_a_model(short: str, long: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, options in (("short", short), ("long", long)):
+        answer(f"simulate --phantom ellipses --case sparse-8 {options} -o {name}.npz", capsys)
+    a, b = (np.load(f"{name}.npz") for name in ("short", "long"))
+    assert set(a) == set(b)
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name])
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "bins = 91\nviews = 10\nimage_shape = [40, 64]\n",
@@ -170,7 +190,16 @@ def test_python_in_a_few_lines() -> None:
     sinogram = ray_transform(geometry)(torch.rand(1, 1, 128, 128))
     result = load_model("fbp", geometry)(sinogram)
     assert result.image.shape == (1, 1, 128, 128)
+    smooth = [load_model("fbp", geometry, settings=form)(sinogram) for form in (["window=hann"], {"window": "hann"})]
+    assert torch.equal(smooth[0].image, smooth[1].image)
+    assert not torch.equal(smooth[0].image, result.image)
     with pytest.raises(ValueError, match="say which"):
         load_model("fbp")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = bayescade.nothing
+
+
+def test_public_names_are_there() -> None:
+    assert {"LinearOperator", "Reconstructor", "load_model"} <= set(dir(bayescade))
+    for name in dir(bayescade):
+        assert getattr(bayescade, name) is not None

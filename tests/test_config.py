@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from bayescade.config import load_settings
+from bayescade.config import load_settings, settings_texts
 from bayescade.errors import UserError
 
 
@@ -78,3 +78,28 @@ def test_parts_are_tables_and_dots(tmp_path: Path) -> None:
 def test_bad_overrides_of_parts_are_named(override: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         load_settings(Parts, overrides=[override])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["first.rate=2.5", "second.name=b", "second.fast=true", "loud=true"],
+        {"first.rate": 2.5, "second.name": "b", "second.fast": True, "loud": True},
+        {"first": {"rate": 2.5}, "second": {"name": "b", "fast": True}, "loud": True},
+    ],
+)
+def test_settings_in_any_form(settings) -> None:
+    expected = Parts(Example(rate=2.5), Example(name="b", fast=True), loud=True)
+    assert load_settings(Parts, overrides=settings_texts(settings)) == expected
+
+
+def test_texts_and_small_numbers_go_through_a_mapping() -> None:
+    for name in ('a "quoted" = \\ text\n', "true", "1", "\u00e9\U0001f600", ""):
+        assert load_settings(Example, overrides=settings_texts({"name": name})) == Example(name=name)
+    assert load_settings(Example, overrides=settings_texts({"rate": 1e-17})) == Example(rate=1e-17)
+
+
+@pytest.mark.parametrize("settings", ["steps=3", [3], {"steps": None}, {"steps": [1]}])
+def test_settings_in_no_form_are_named(settings) -> None:
+    with pytest.raises(UserError, match="expected"):
+        settings_texts(settings)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bayescade import devices
-from bayescade.devices import full_precision, has_bfloat16, nothing_collected
+from bayescade.devices import full_precision, has_bfloat16, no_garbage_collection
 
 
 class Cycle:
@@ -27,7 +27,7 @@ def test_nothing_is_collected_inside_and_all_that_was_there_before(before: bool)
     Cycle.found = 0
     try:
         Cycle()
-        with nothing_collected():
+        with no_garbage_collection():
             assert Cycle.found == 1
             assert not gc.isenabled()
         assert gc.isenabled() == before

@@ -1,14 +1,18 @@
 """The shipped checks catch what they are for."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
 
+from bayescade.noise import gaussian
+from bayescade.phantoms import ellipses
 from bayescade.physics.fidelity import Fidelity
 from bayescade.physics.geometry import ParallelBeam
 from bayescade.physics.operator import LinearOperator
 from bayescade.results import Reconstruction, Reconstructor
-from bayescade.testing import check_fidelity, check_method, check_metric, check_operator
+from bayescade.testing import check_fidelity, check_method, check_metric, check_noise, check_operator, check_phantom
 
 
 class Matrix(LinearOperator):
@@ -91,9 +95,9 @@ class Careless(Reconstructor):
 
     def __init__(self, fault: str):
         self.fault = fault
-        self.sinogram_shape = self.geometry.sinogram_shape
+        self.data_shape = (1, *self.geometry.sinogram_shape)
 
-    def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
+    def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int, index: int) -> Reconstruction:
         image = torch.zeros(2, 1, 3, 3)
         if self.fault == "changes":
             sinogram += 1
@@ -111,3 +115,45 @@ def test_a_careless_method_is_caught(fault: str) -> None:
     check_method(Careless(""), Careless.geometry)
     with pytest.raises(AssertionError):
         check_method(Careless(fault), Careless.geometry)
+
+
+def careless_phantom(fault: str) -> SimpleNamespace:
+    def generate(count, shape, *, seed, first, supersample, device):
+        if fault == "ignores first":
+            first = 0
+        if fault == "ignores supersample":
+            supersample = 1
+        images = ellipses.generate(count, shape, seed=seed, first=first, supersample=supersample, device=device)
+        return {"range": 255 * images, "double": images.double(), "shape": images[:, 0]}.get(fault, images)
+
+    return SimpleNamespace(generate=generate)
+
+
+@pytest.mark.parametrize("fault", ["ignores first", "ignores supersample", "range", "double", "shape"])
+def test_a_careless_phantom_is_caught(fault: str) -> None:
+    check_phantom(careless_phantom(""))
+    with pytest.raises(AssertionError, match="expected"):
+        check_phantom(careless_phantom(fault))
+
+
+def careless_noise(fault: str) -> SimpleNamespace:
+    def add(sinogram, settings, *, generators):
+        if fault == "changes":
+            sinogram += 1
+        if fault == "global":
+            return sinogram + torch.randn(sinogram.shape)
+        if fault == "one generator":
+            return sinogram + torch.randn(sinogram.shape, generator=generators[0])
+        if fault == "none":
+            return sinogram.clone()
+        return gaussian.add(sinogram, settings, generators=generators)
+
+    describe = (lambda _: "") if fault == "no words" else gaussian.describe
+    return SimpleNamespace(Settings=gaussian.Settings, add=add, describe=describe)
+
+
+@pytest.mark.parametrize("fault", ["changes", "global", "one generator", "none", "no words"])
+def test_a_careless_noise_model_is_caught(fault: str) -> None:
+    check_noise(careless_noise(""))
+    with pytest.raises(AssertionError):
+        check_noise(careless_noise(fault))

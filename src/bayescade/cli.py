@@ -1,7 +1,7 @@
 """Commands: parse, call the pipeline, print. Torch is imported inside the commands, so that `--help` is quick.
 
 Standard output has the answer (with `--json` one JSON object), standard error has progress and errors. Exit code 0: done;
-1: failed; 2: wrong usage or input, with one line that says what was expected, what came and what to type.
+1: failed; 2: wrong usage or input, with one line that says what was expected, what was given and what to type.
 """
 
 import errno
@@ -17,10 +17,10 @@ import typer
 from bayescade import __version__
 from bayescade.errors import Failure, UserError
 
-# Typer raises the usage errors of its command-line parser; this is their common base, whichever parser it comes with.
+# Typer raises the usage errors of its command-line parser; this is their common base class, for every version of the parser.
 _ParserError: Any = typer.BadParameter.__mro__[2]
 
-INTERRUPTED = 130  # what typer makes of an interruption
+INTERRUPTED = 130  # typer's exit code of an interruption
 
 app = typer.Typer(
     name="bayescade",
@@ -57,8 +57,10 @@ Seed = Annotated[int, typer.Option(parser=_whole, metavar="N", help="The same se
 Case = Annotated[str | None, typer.Option(help="A scan by name: sparse-N (N views) or limited-N (N degrees).")]
 GeometryFile = Annotated[str | None, typer.Option("--geometry", help="A geometry file (.toml, .json).")]
 NoiseLevel = Annotated[
-    float,
-    typer.Option(parser=_real, metavar="X", help="Gaussian noise relative to the mean of the sinogram: 0.01 is 1 %."),
+    float | None,
+    typer.Option(
+        parser=_real, metavar="X", help="Gaussian noise relative to the mean of the sinogram; by default 0.01, 1 %."
+    ),
 ]
 Photons = Annotated[
     float,
@@ -67,14 +69,20 @@ Photons = Annotated[
 Attenuation = Annotated[
     float, typer.Option(parser=_real, metavar="X", help="With --photons: attenuation of image value 1 per unit length.")
 ]
+NoiseModel = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Another noise model, by its name: gaussian, poisson or a plugin.")
+]
+NoiseSettings = Annotated[
+    list[str] | None, typer.Option("--noise-set", help="With --noise-model: a setting of it, key=value. Repeatable.")
+]
 Samples = Annotated[
-    int, typer.Option(parser=_whole, metavar="N", help="Monte-Carlo samples, for methods that draw them.")
+    int, typer.Option(parser=_whole, metavar="N", help="Monte-Carlo samples, for methods that use them.")
 ]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method: key=value. Repeatable.")]
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         print(__version__)
         raise typer.Exit()
 
@@ -112,16 +120,20 @@ def demo(
 
 @app.command(epilog="Example: bayescade simulate --phantom ellipses --case sparse-32 --images 5 -o scan.h5")
 def simulate(
-    phantom: Annotated[str, typer.Option(help="ellipses, shepp-logan, random-shepp-logan or an image file.")],
+    phantom: Annotated[
+        str, typer.Option(help="ellipses, shepp-logan, random-shepp-logan, text, a plugin or an image file.")
+    ],
     out: Annotated[str, typer.Option("-o", "--out", help="The scan file: .h5 or .npz.")],
     case: Case = None,
     geometry: GeometryFile = None,
     images: Annotated[
         int | None, typer.Option(parser=_whole, metavar="N", help="How many; by default 1, or all of a file.")
     ] = None,
-    noise: NoiseLevel = 0.01,
+    noise: NoiseLevel = None,
     photons: Photons = 0.0,
     attenuation: Attenuation = 0.02,
+    noise_model: NoiseModel = None,
+    noise_settings: NoiseSettings = None,
     seed: Seed = 0,
     split: Annotated[str, typer.Option(help="train, validation, calibration or test.")] = "test",
     grid_factor: Annotated[
@@ -144,20 +156,21 @@ def simulate(
         case=case,
         geometry_file=geometry,
         images=images,
-        noise=_noise(noise, photons, attenuation),
+        noise=_noise(noise, photons, attenuation, noise_model, noise_settings or []),
         seed=seed,
         split=split,
         supersample=grid_factor,
         device=device,
     )
     line = f"wrote {answer['out']}: {answer['images']} scans of {answer['views']} views x {answer['bins']} bins"
+    line += f", {answer['noise']}"
     _answer(answer, [line], json_output)
 
 
 @app.command(epilog="Example: bayescade train bdgd-plus --case sparse-32 --out runs/bdgd-plus-32")
 def train(
-    method: Annotated[str, typer.Argument(help="unet, lpd, dgd, bdgd or bdgd-plus.")],
-    out: Annotated[str, typer.Option(help="The run folder; the same command goes on with what is there.")],
+    method: Annotated[str, typer.Argument(help="unet, lpd, dgd, bdgd, bdgd-plus or a plugin.")],
+    out: Annotated[str, typer.Option(help="The run folder; the same command resumes an interrupted run.")],
     case: Case = None,
     geometry: GeometryFile = None,
     images: Annotated[
@@ -166,9 +179,11 @@ def train(
     preset: Annotated[str, typer.Option(help="recommended, paper or as-released.")] = "recommended",
     config: Annotated[str | None, typer.Option(help="A TOML file of settings, over the preset's.")] = None,
     settings: Settings = None,
-    noise: NoiseLevel = 0.01,
+    noise: NoiseLevel = None,
     photons: Photons = 0.0,
     attenuation: Attenuation = 0.02,
+    noise_model: NoiseModel = None,
+    noise_settings: NoiseSettings = None,
     seed: Seed = 0,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write metrics for TensorBoard (extra: track).")
@@ -176,7 +191,7 @@ def train(
     json_output: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Train a cascade for a scan; a run that was cut off goes on where it was."""
+    """Train a method for a scan; an interrupted run is resumed."""
     from bayescade.pipeline.train import train as run
 
     answer = run(
@@ -185,7 +200,7 @@ def train(
         case=case,
         geometry_file=geometry,
         images=images,
-        noise=_noise(noise, photons, attenuation),
+        noise=_noise(noise, photons, attenuation, noise_model, noise_settings or []),
         preset=preset,
         config=config,
         settings=settings or [],
@@ -194,7 +209,7 @@ def train(
         device=device,
     )
     if not answer.pop("first"):
-        return  # another process of the team speaks
+        return  # another process prints
     line = (
         f"{answer['out']}: {answer['blocks']} blocks of {method} for {answer['case']} "
         f"in {answer['training_seconds']:.1f} s, validation PSNR {answer['validation_psnr']:.2f} dB"
@@ -244,6 +259,8 @@ def evaluate(
     ] = None,
     photons: Photons = 0.0,
     attenuation: Attenuation = 0.02,
+    noise_model: NoiseModel = None,
+    noise_settings: NoiseSettings = None,
     seed: Seed = 0,
     samples: Samples = 100,
     settings: Settings = None,
@@ -260,7 +277,7 @@ def evaluate(
         geometry_file=geometry,
         truth=truth,
         images=images,
-        noise=_noise(noise or 0.0, photons, attenuation) if noise is not None or photons else None,
+        noise=_noise(noise, photons, attenuation, noise_model, noise_settings or []),
         seed=seed,
         samples=samples,
         settings=settings or [],
@@ -269,7 +286,7 @@ def evaluate(
     )
     _warn(answer["rows"])
     lines = _table(answer["rows"])
-    lines += [line for row in answer["rows"] for line in _doubt(row["uncertainty"])]
+    lines += [line for row in answer["rows"] for line in _uncertainty(row["uncertainty"])]
     lines += [f"report: {answer['report']}"] if report else []
     _answer(answer, lines, json_output)
 
@@ -279,32 +296,42 @@ def pack(
     run_folder: Annotated[str, typer.Argument(metavar="RUN", help="A finished run folder.")],
     out: Annotated[str, typer.Option(help="Folder for the model: its weights, manifest.json and card.md.")],
     half: Annotated[bool, typer.Option("--half", help="Half precision: half the size.")] = False,
+    trainable: Annotated[
+        bool, typer.Option("--trainable", help="With all that `train` needs to add blocks to it.")
+    ] = False,
     json_output: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Pack a finished run into a model to keep or to pass on."""
+    """Pack a finished run into a model to store or to pass on."""
     from bayescade.pipeline.pack import pack_model
 
-    answer = pack_model(run_folder, out, half=half, device=device)
+    answer = pack_model(run_folder, out, half=half, trainable=trainable, device=device)
     _answer(answer, [f"wrote {answer['out']}: {answer['blocks']} blocks, {answer['bytes'] / 1e6:.2f} MB"], json_output)
 
 
 @benchmark.command("paper", epilog="Example: bayescade benchmark paper --methods fbp --out table")
 def benchmark_paper(
-    methods: Annotated[str | None, typer.Option(help="Names with commas between; by default all.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Names with commas between; by default all but plugins of others.")
+    ] = None,
     cases: Annotated[str | None, typer.Option(help="Names with commas between; by default the paper's eight.")] = None,
     images: Annotated[int, typer.Option(parser=_whole, metavar="N", help="How many of the 100 ellipse images.")] = 100,
     samples: Samples = 100,
     seed: Seed = 0,
-    draws: Annotated[
+    noise_seeds: Annotated[
         int,
         typer.Option(
-            parser=_whole, metavar="N", help="Draws of the noise, with seeds from --seed on: medians are given."
+            "--noise-seeds",
+            "--draws",
+            parser=_whole,
+            metavar="N",
+            help="Noise realisations, with seeds from --seed on: medians are given.",
         ),
     ] = 3,
     settings: Settings = None,
     out: Annotated[
-        str | None, typer.Option(help="Folder for table.md and table.json; cells that are there are kept.")
+        str | None,
+        typer.Option(help="Folder for table.md and table.json; finished cells are not computed again."),
     ] = None,
     json_output: Json = False,
     device: Device = "auto",
@@ -319,7 +346,7 @@ def benchmark_paper(
         images=images,
         samples=samples,
         seed=seed,
-        draws=draws,
+        noise_seeds=noise_seeds,
         settings=settings or [],
         out=out,
         device=device,
@@ -347,10 +374,20 @@ def _model_line(row: dict[str, Any]) -> str:
     return f"{row['name']:24} {row['case']:12} {quality:18} {row['about']}"
 
 
-def _noise(relative: float, photons: float, attenuation: float) -> Any:
-    from bayescade.data.simulate import Noise
+def _noise(
+    relative: float | None, photons: float, attenuation: float, model: str | None, settings: Sequence[str]
+) -> Any:
+    """The noise that the options name; None where they name none."""
+    from bayescade.data.noise import common_noise, noise_model
 
-    return Noise(relative, photons, attenuation)
+    common = relative is not None or bool(photons)
+    if model is not None and common:
+        raise UserError("--noise-model: expected it without --noise and --photons; set it with --noise-set key=value")
+    if model is None and settings:
+        raise UserError(f"--noise-set {settings[0]}: expected the model it sets as well, e.g. --noise-model poisson")
+    if model is not None:
+        return noise_model(model, settings)
+    return common_noise(0.01 if relative is None else relative, photons, attenuation) if common else None
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -371,7 +408,7 @@ def _table(rows: Sequence[dict[str, Any]], paper: dict[str, dict[str, tuple[floa
     return lines
 
 
-def _doubt(scores: dict[str, Any] | None) -> list[str]:
+def _uncertainty(scores: dict[str, Any] | None) -> list[str]:
     if scores is None:
         return []
     if scores["nll"] is None or None in scores["coverage"].values():

@@ -4,9 +4,10 @@ Settings may have parts: a table in TOML, `part.key=value` on the command line.
 """
 
 import dataclasses
+import json
 import tomllib
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ def load_settings(
     kind: type[Settings],
     path: Path | str | None = None,
     overrides: Sequence[str] = (),  # "key=value"; they beat the file
-    base: Settings | None = None,  # what holds where nothing is said; default: the defaults of the class
+    base: Settings | None = None,  # the settings to start from; default: the defaults of the class
 ) -> Settings:
     """The settings with the file's values, then the overrides'; an unknown key is an error listing the keys."""
     values = read_toml(path) if path is not None else {}
@@ -46,11 +47,37 @@ def parse_override(text: str) -> tuple[str, Any]:
     """`key=value` as a key and a TOML value; a bare word is text."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"--set: expected key=value, got '{text}'")
+        raise UserError(f"settings: expected key=value, got '{text}'")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
         return key.strip(), value.strip()
+
+
+def settings_texts(
+    settings: Sequence[str] | Mapping[str, Any],  # ["part.key=value"], {"part.key": value} or {"part": {"key": value}}
+) -> list[str]:
+    """Settings in any of their forms as a list of "part.key=value"."""
+    if isinstance(settings, Mapping):
+        return [f"{key}={_toml_value(key, value)}" for key, value in _leaves(settings)]
+    if isinstance(settings, str) or not all(isinstance(text, str) for text in settings):
+        raise UserError(f'settings: expected {{"key": value}} or ["key=value"], got {settings!r}')
+    return list(settings)
+
+
+def _leaves(table: Mapping[str, Any], part: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{part}{key}.")
+        else:
+            yield f"{part}{key}", value
+
+
+def _toml_value(key: str, value: Any) -> str:
+    """A value as TOML text, which for these types is JSON text."""
+    if not isinstance(value, str | int | float | bool):
+        raise UserError(f"setting {key}: expected text, a number, true or false, got {value!r}")
+    return json.dumps(value, ensure_ascii=False)
 
 
 def put(values: dict[str, Any], key: str, value: Any) -> None:

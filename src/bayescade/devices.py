@@ -1,4 +1,4 @@
-"""Where the work is done."""
+"""Devices: choice, free memory, and global switches of torch."""
 
 import contextlib
 import functools
@@ -11,7 +11,7 @@ from bayescade.errors import UserError
 
 
 def choose_device(name: str | torch.device) -> torch.device:
-    """`auto` is CUDA where there is a GPU, else the CPU; `cpu`, `cuda`, `cuda:1` are what they say."""
+    """`auto` is CUDA where there is a GPU, else the CPU; `cpu`, `cuda`, `cuda:1` are those devices."""
     kind, _, number = str(name).partition(":")
     if kind not in ("auto", "cpu", "cuda") or (number and not number.isdigit()):
         raise UserError(f"--device: expected auto, cpu or cuda, got '{name}'")
@@ -23,7 +23,7 @@ def choose_device(name: str | torch.device) -> torch.device:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that is free on the device; on CPU four fifths of what the system says it could give."""
+    """Memory that is free on the device; on a CPU four fifths of the system's available memory."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -39,13 +39,13 @@ def available_bytes(device: torch.device) -> int:
 @functools.lru_cache(maxsize=1)
 def has_bfloat16() -> bool:
     """Whether this CPU has instructions for products in bfloat16; without them such products are far slower than in float32."""
-    known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 @contextlib.contextmanager
-def nothing_collected() -> Iterator[None]:
-    """No garbage is collected while a CUDA graph is captured: an older graph among it would free memory, which is forbidden."""
+def no_garbage_collection() -> Iterator[None]:
+    """Disables garbage collection while a CUDA graph is captured: freeing an older graph's memory is not allowed then."""
     gc.collect()
     before = gc.isenabled()
     gc.disable()
@@ -58,7 +58,7 @@ def nothing_collected() -> Iterator[None]:
 
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
-    """Convolutions of float32 with all of its digits, on GPUs that would round them too."""
+    """Convolutions in full float32 precision, instead of TF32, on a GPU."""
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     try:

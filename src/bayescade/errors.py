@@ -1,15 +1,15 @@
-"""The errors that are told in one line: what the user can mend, and what failed under way."""
+"""Errors with a one-line message: wrong input, and failures during the work."""
 
 
 class UserError(ValueError):
-    """Wrong input: one line that says what was expected, what came, and what to type.
+    """Wrong input: one line that says what was expected, what was given, and what to type.
 
     The command line prints the line and exits with code 2; in Python it is an ordinary `ValueError`.
     """
 
 
 class Failure(RuntimeError):
-    """Something that went wrong under way though the input was right: one line that says what, and what is left.
+    """A failure although the input was right: one line that says what failed, and what is saved.
 
     The command line prints the line and exits with code 1; in Python it is an ordinary `RuntimeError`.
     """

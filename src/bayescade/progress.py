@@ -1,4 +1,4 @@
-"""Progress with time left, on standard error; standard output belongs to the answer.
+"""Progress with time left, on standard error; standard output is for results.
 
 Commands show it (`show_progress`); code that is called from Python is quiet.
 """
@@ -16,30 +16,30 @@ PLAIN_EVERY = 10.0  # seconds between lines where there is no terminal
 
 
 class Advance(Protocol):
-    """A function that is told how many more are done, and what there is to say."""
+    """A function to call with the number of items done since the last call, and a note."""
 
     def __call__(self, count: int, note: str = "") -> None: ...
 
 
 _shown = False
-_bars: Progress | None = None  # the bars on the terminal now: work inside work adds one below
+_bars: Progress | None = None  # the bars on the terminal; nested work adds a bar below
 
 
 def show_progress() -> None:
-    """From now on progress is shown."""
+    """Switches the display on."""
     global _shown
     _shown = True
 
 
 def quiet(count: int, note: str = "") -> None:
-    """Progress that nobody sees."""
+    """Progress without display."""
 
 
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Advance]:
-    """Gives a function to call with how many more are done; shows how many are, and how long the rest will take.
+    """Gives a function to call as items are done; shows the number done and the time left.
 
-    On a terminal it is a live bar that goes away at the end; elsewhere a line now and then.
+    On a terminal it is a bar that disappears at the end; elsewhere a line every few seconds.
     """
     if not _shown:
         yield quiet
@@ -84,8 +84,8 @@ def _plain(label: str, total: int) -> Advance:
         now = time.monotonic()
         if now - shown >= PLAIN_EVERY and done < total:
             left = (now - start) / done * (total - done)
-            said = f"; {note}" if note else ""
-            print(f"{label}: {done} of {total}, about {left:.0f} s left{said}", file=sys.stderr, flush=True)
+            message = f"; {note}" if note else ""
+            print(f"{label}: {done} of {total}, about {left:.0f} s left{message}", file=sys.stderr, flush=True)
             shown = now
 
     return advance

@@ -1,4 +1,4 @@
-"""What a method gives back: a `Reconstruction`, with everything needed to read it later; and what a method is."""
+"""The result of a method (`Reconstruction`) and its file, and the interface of a method (`Reconstructor`)."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from torch import Tensor
 from bayescade.errors import UserError
 from bayescade.storage.arrays import ArrayReader, ArrayWriter, Attribute, check_finite
 
-# Arrays of a result file, with (images, height, width) in front or, for `samples`, (images, samples, height, width).
+# Arrays of a result file, with (images, height, width) in front or, for `sample_images`, (images, samples, height, width).
 MAPS = (
     "image",
     "aleatoric",
@@ -31,28 +31,28 @@ MAPS = (
 
 @dataclasses.dataclass(frozen=True)
 class Reconstruction:
-    """Images reconstructed from sinograms, and how sure they are.
+    """Images reconstructed from sinograms, and their uncertainty.
 
-    Maps are (batch, 1, height, width); what a method does not give is None. `describe()` says what is there.
+    Maps are (batch, 1, height, width); a map that a method does not give is None. `describe()` lists the maps.
     """
 
     image: Tensor  # the reconstruction: the mean of the predictive distribution
     model: str  # name of the model that made it
-    geometry: str  # JSON text of the geometry
-    aleatoric: Tensor | None = None  # variance: the data's doubt
-    epistemic: Tensor | None = None  # variance: the model's doubt
+    geometry: str | None = None  # JSON text of the geometry; None where the data are not a scan
+    aleatoric: Tensor | None = None  # variance: uncertainty of the data
+    epistemic: Tensor | None = None  # variance: uncertainty of the model
     mc_standard_error: Tensor | None = None  # Monte-Carlo error of the epistemic standard deviation
     image_standard_error: Tensor | None = None  # Monte-Carlo error of the image
     aleatoric_standard_error: Tensor | None = None  # Monte-Carlo error of the aleatoric variance
     lower: Tensor | None = None  # lower end of the calibrated interval
     upper: Tensor | None = None  # upper end
-    draws: Tensor | None = None  # (samples, batch, 1, height, width): the images behind the mean, when kept
-    truth: Tensor | None = None  # what was scanned, when known
-    support: Tensor | None = None  # 1 where the data see the pixel, 0 where they do not
-    samples: int = 0  # Monte-Carlo samples behind the maps; 0 for a method without chance
+    sample_images: Tensor | None = None  # (samples, batch, 1, height, width): samples of the image, if they were stored
+    truth: Tensor | None = None  # the true image, if known
+    support: Tensor | None = None  # 1 for pixels that the data measure, 0 for others
+    samples: int = 0  # Monte-Carlo samples of the maps; 0 for a method without random numbers
     seed: int = 0
     settings: str | None = None  # JSON text of the method's settings
-    calibration: str | None = None  # the sentence that says what the interval guarantees
+    calibration: str | None = None  # one sentence: what the interval guarantees
     warning: str | None = None  # why this result should not be trusted
     scores: Mapping[str, list[float | None]] | None = None  # per image, when the truth is known
 
@@ -65,9 +65,9 @@ class Reconstruction:
                 raise UserError(
                     f"{name}: expected the image's shape {tuple(self.image.shape)}, got {tuple(value.shape)}"
                 )
-        if self.draws is not None and self.draws.shape[1:] != self.image.shape:
+        if self.sample_images is not None and self.sample_images.shape[1:] != self.image.shape:
             raise UserError(
-                f"draws: expected shape (samples, {tuple(self.image.shape)}), got {tuple(self.draws.shape)}"
+                f"sample_images: expected shape (samples, {tuple(self.image.shape)}), got {tuple(self.sample_images.shape)}"
             )
 
     @property
@@ -83,7 +83,7 @@ class Reconstruction:
         return self.variance.sqrt()
 
     def describe(self) -> str:
-        """A few lines on what this is and what it holds."""
+        """A few lines about the result and its maps."""
         count, _, height, width = self.image.shape
         lines = [f"{count} image{'s' if count != 1 else ''} of {height} x {width} by {self.model}"]
         lines += [f"  {name}: {'yes' if getattr(self, name) is not None else 'no'}" for name in MAPS[1:]]
@@ -102,16 +102,18 @@ class Reconstruction:
         with ArrayReader(path) as file:
             if "image" not in file.names:
                 raise UserError(f"{path}: not a result file (there is no array 'image'); make one with: reconstruct")
-            draws = None
-            if "samples" in file.names and file.array("samples").ndim == 4:  # in an NPZ it may be the number only
-                draws = torch.from_numpy(file.read("samples")).transpose(0, 1)[:, :, None]
+            sample_images = None
+            # Version 0.1 called the images `samples`; in an NPZ that name is also a number.
+            for name in ("sample_images", "samples"):
+                if name in file.names and file.array(name).ndim == 4:
+                    sample_images = torch.from_numpy(file.read(name)).transpose(0, 1)[:, :, None]
             maps = {name: _read_map(file, name) for name in MAPS if name in file.names}
             try:
                 return cls(
                     **maps,
-                    draws=draws,
+                    sample_images=sample_images,
                     model=file.text("model") or "unknown",
-                    geometry=file.text("geometry") or "{}",
+                    geometry=file.text("geometry"),
                     samples=file.whole("samples"),
                     seed=file.whole("seed"),
                     settings=file.text("settings"),
@@ -144,7 +146,7 @@ def _read_scores(file: ArrayReader) -> dict[str, list[float | None]] | None:
 
 
 class ResultWriter:
-    """Writes a result file batch by batch; it appears when the last one is in."""
+    """Writes a result file batch by batch; the file appears after the last batch."""
 
     def __init__(self, path: Path | str):
         self._arrays = ArrayWriter(path)
@@ -161,13 +163,13 @@ class ResultWriter:
         return joined(self._warnings)
 
     def append(self, result: Reconstruction) -> None:
-        """Puts the images of one batch behind those that are there."""
+        """Adds the images of a batch after the earlier ones."""
         maps = {name: getattr(result, name) for name in MAPS}
         arrays = {name: _numpy(value[:, 0]) for name, value in maps.items() if value is not None}
         for name, array in arrays.items():
             check_finite(f"{result.model}: {name}", array)
-        if result.draws is not None:
-            arrays["samples"] = _numpy(result.draws[:, :, 0].transpose(0, 1))
+        if result.sample_images is not None:
+            arrays["sample_images"] = _numpy(result.sample_images[:, :, 0].transpose(0, 1))
         self._arrays.append(arrays)
         self._warnings += [result.warning] if result.warning else []
         attributes: dict[str, Attribute | None] = {
@@ -203,51 +205,53 @@ def _numpy(tensor: Tensor) -> Any:
 
 
 class Reconstructor(ABC):
-    """A method made ready for a geometry: sinograms in, a `Reconstruction` out. Methods fill in `reconstruct`."""
+    """A method for one problem: data in, a `Reconstruction` out. Methods implement `reconstruct`."""
 
     name: str
-    sinogram_shape: tuple[int, int]  # (views, bins)
+    data_shape: tuple[int, ...]  # of one measurement: (1, views, bins) for a scan
 
     @property
     def parameters(self) -> int:
-        """How many numbers were learned; 0 for a method without training."""
+        """Number of trained parameters; 0 for a method without training."""
         return 0
 
     def __call__(
         self,
-        sinogram: Any,  # (batch, 1, views, bins), (batch, views, bins) or (views, bins); a tensor or an array, physical units
+        data: Any,  # (batch, 1, views, bins), (batch, views, bins) or (views, bins); a tensor or an array, physical units
         *,
         samples: int = 100,
         seed: int = 0,
+        index: int = 0,  # of the first image among all that are reconstructed: its random numbers depend on it
     ) -> Reconstruction:
-        """The reconstruction of each sinogram; methods without chance ignore `samples`."""
-        return self.reconstruct(as_sinograms(sinogram, self.sinogram_shape), samples=samples, seed=seed)
+        """The reconstruction of each measurement; methods without random numbers ignore `samples`."""
+        return self.reconstruct(as_data(data, self.data_shape), samples=samples, seed=seed, index=index)
 
     @abstractmethod
     def reconstruct(
         self,
-        sinogram: Tensor,  # (batch, 1, views, bins), float32, finite
+        data: Tensor,  # (batch, *data_shape), float32, finite
         *,
         samples: int,
         seed: int,
+        index: int,
     ) -> Reconstruction:
-        """What `__call__` gives, of sinograms that have been checked."""
+        """The reconstruction of data that `__call__` has checked."""
 
 
-def as_sinograms(data: Any, shape: tuple[int, int]) -> Tensor:
-    """The data as sinograms (batch, 1, views, bins) in float32; raises when they are not."""
-    views, bins = shape
+def as_data(data: Any, shape: tuple[int, ...], name: str = "sinogram") -> Tensor:
+    """Sinograms, or other data of that shape, as (batch, *shape) in float32; raises when they are not."""
     try:
         tensor = torch.as_tensor(data)
     except (TypeError, ValueError, RuntimeError):
-        raise UserError(f"sinogram: expected a tensor or an array of numbers, got {type(data).__name__}") from None
+        raise UserError(f"{name}: expected a tensor or an array of numbers, got {type(data).__name__}") from None
     if tensor.layout != torch.strided or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise UserError(f"sinogram: expected dense real numbers, got {tensor.layout} {tensor.dtype}")
-    if tensor.ndim in (2, 3) and tuple(tensor.shape[-2:]) == shape:
-        tensor = tensor.reshape(-1, 1, views, bins)
-    if tensor.ndim != 4 or tuple(tensor.shape[1:]) != (1, views, bins) or len(tensor) == 0:
-        raise UserError(f"sinogram: expected shape (batch, 1, {views}, {bins}), got {tuple(tensor.shape)}")
+        raise UserError(f"{name}: expected dense real numbers, got {tensor.layout} {tensor.dtype}")
+    inner = shape[1:] if shape[0] == 1 else shape  # the 1 may be left out
+    if tensor.ndim in (len(inner), len(inner) + 1) and tuple(tensor.shape[-len(inner) :]) == inner:
+        tensor = tensor.reshape(-1, *shape)
+    if tuple(tensor.shape[1:]) != tuple(shape) or len(tensor) == 0:
+        raise UserError(f"{name}: expected shape (batch, {', '.join(map(str, shape))}), got {tuple(tensor.shape)}")
     tensor = tensor.to(torch.float32)
     if not bool(torch.isfinite(tensor).all()):
-        check_finite("sinogram", tensor.detach().cpu().numpy())
+        check_finite(name, tensor.detach().cpu().numpy())
     return tensor

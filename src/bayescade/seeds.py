@@ -1,4 +1,4 @@
-"""Seeds: one number names every draw of a run."""
+"""Seeds: one number determines all random numbers of a run."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ from bayescade.errors import UserError
 
 
 def check_seed(seed: int) -> None:
-    """Raises unless it is a seed."""
+    """Raises unless it is a valid seed."""
     if not 0 <= seed < 2**63:
         raise UserError(f"seed: expected a whole number of at least 0 and below 2^63, got {seed}")
 

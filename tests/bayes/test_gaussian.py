@@ -1,4 +1,4 @@
-"""Moments behind a function, where they are known."""
+"""Moments of a function of a Gaussian, where they are known."""
 
 import math
 
@@ -10,7 +10,7 @@ from torch.nn.functional import softplus
 
 from bayescade.bayes.gaussian import expectation, relu_moments, safe_sqrt
 
-DRAWS = 1_000_000
+SAMPLES = 1_000_000
 
 
 def test_the_root_of_nothing_has_a_finite_slope_and_adds_nothing() -> None:
@@ -35,22 +35,22 @@ def test_relu_moments_against_integration(mean: float, std: float) -> None:
     assert float(ours[1]) == pytest.approx(second - first**2, rel=1e-6, abs=1e-12)
 
 
-def test_relu_moments_against_a_million_draws() -> None:
+def test_relu_moments_against_a_million_samples() -> None:
     generator = torch.Generator().manual_seed(0)
     mean = torch.tensor([-1.0, 0.0, 0.3, 2.0], dtype=torch.float64)
     variance = torch.tensor([1.0, 0.5, 0.2, 3.0], dtype=torch.float64)
-    z = mean + variance.sqrt() * torch.randn((DRAWS, 4), generator=generator, dtype=torch.float64)
-    drawn = z.clamp_min(0)
-    first, spread = relu_moments(mean, variance)
-    assert (drawn.mean(0) - first).abs().max() < 5 * float(drawn.std(0).max()) / math.sqrt(DRAWS)
-    error = ((drawn - drawn.mean(0)) ** 2).std(0) / math.sqrt(DRAWS)
-    assert ((drawn.var(0) - spread).abs() < 5 * error).all()
+    z = mean + variance.sqrt() * torch.randn((SAMPLES, 4), generator=generator, dtype=torch.float64)
+    sampled = z.clamp_min(0)
+    first, second = relu_moments(mean, variance)
+    assert (sampled.mean(0) - first).abs().max() < 5 * float(sampled.std(0).max()) / math.sqrt(SAMPLES)
+    error = ((sampled - sampled.mean(0)) ** 2).std(0) / math.sqrt(SAMPLES)
+    assert ((sampled.var(0) - second).abs() < 5 * error).all()
 
 
 def test_relu_moments_do_not_cancel_in_single_precision() -> None:
-    first, spread = relu_moments(torch.tensor([1.0]), torch.tensor([1e-10]))
+    first, second = relu_moments(torch.tensor([1.0]), torch.tensor([1e-10]))
     assert float(first) == 1
-    assert float(spread) == pytest.approx(1e-10, rel=1e-5)
+    assert float(second) == pytest.approx(1e-10, rel=1e-5)
     certain, nothing = relu_moments(torch.tensor([0.5, -0.5]), torch.zeros(2))
     assert certain.tolist() == [0.5, 0.0]
     assert nothing.tolist() == [0.0, 0.0]
@@ -63,7 +63,7 @@ def test_quadrature_is_exact_for_polynomials() -> None:
 
 
 @pytest.mark.parametrize("mean", [-6.0, -1.0, 2.0])
-def test_the_mean_of_softplus_squared_against_draws_and_integration(mean: float) -> None:
+def test_the_mean_of_softplus_squared_against_samples_and_integration(mean: float) -> None:
     std = 0.8
     ours = float(
         expectation(lambda z: softplus(z) ** 2, torch.tensor([mean]).double(), torch.tensor([std**2]).double())
@@ -73,5 +73,5 @@ def test_the_mean_of_softplus_squared_against_draws_and_integration(mean: float)
     )[0]
     assert ours == pytest.approx(exact, rel=1e-6)
     generator = torch.Generator().manual_seed(1)
-    drawn = softplus(mean + std * torch.randn(DRAWS, generator=generator, dtype=torch.float64)) ** 2
-    assert abs(ours - float(drawn.mean())) < 5 * float(drawn.std()) / math.sqrt(DRAWS)
+    sampled = softplus(mean + std * torch.randn(SAMPLES, generator=generator, dtype=torch.float64)) ** 2
+    assert abs(ours - float(sampled.mean())) < 5 * float(sampled.std()) / math.sqrt(SAMPLES)

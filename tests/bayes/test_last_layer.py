@@ -84,7 +84,7 @@ def test_the_predictive_moments_are_those_of_the_mean_field_posterior() -> None:
     assert torch.allclose(layer.output_variance(h).flatten(), variance)
 
 
-def test_the_curvature_alone_gives_the_same_spread_and_moves_nothing() -> None:
+def test_the_curvature_alone_gives_the_same_std_and_does_not_change_the_mean() -> None:
     layer, h, truth = problem()
     weight = torch.rand(truth.shape, generator=torch.Generator().manual_seed(3)).double()
     before = layer.weight.detach().clone()

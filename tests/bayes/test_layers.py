@@ -1,4 +1,4 @@
-"""Random convolutions: divergence, marginal variance, and what a draw means for a region."""
+"""Random convolutions: divergence, marginal variance, and the mean over a region."""
 
 import math
 
@@ -35,48 +35,48 @@ def test_weights_and_activations_have_one_marginal_variance() -> None:
     layer, h = layer_and_features()
     variance = layer.output_variance(h)
     generator = torch.Generator().manual_seed(1)
-    draws = 20_000
-    by_weights = layer.each(h, torch.randn((draws, 3, 3, 3), generator=generator).double()).reshape(
-        draws, *h[:, :1].shape
-    )
-    noise = torch.randn((draws, *h[:, :1].shape), generator=generator).double()
+    samples = 20_000
+    weights = layer.sample_weights(torch.randn((samples, 3, 3, 3), generator=generator).double())
+    by_weights = layer.conv_shared(h, weights).reshape(samples, *h[:, :1].shape)
+    noise = torch.randn((samples, *h[:, :1].shape), generator=generator).double()
     by_activations = torch.stack([layer.activations(h, one) for one in noise[:5000]])
-    for drawn in (by_weights, by_activations):
-        error = math.sqrt(2 / len(drawn))  # relative, of a Gaussian's sample variance
-        assert ((drawn.var(0) / variance - 1).abs() < 5 * error).all()
-        assert ((drawn.mean(0) - layer.mean(h)).abs() < 5 * (variance / len(drawn)).sqrt()).all()
+    for sampled in (by_weights, by_activations):
+        error = math.sqrt(2 / len(sampled))  # relative, of a Gaussian's sample variance
+        assert ((sampled.var(0) / variance - 1).abs() < 5 * error).all()
+        assert ((sampled.mean(0) - layer.mean(h)).abs() < 5 * (variance / len(sampled)).sqrt()).all()
 
 
 def test_the_mean_over_a_region_tells_weights_from_activations() -> None:
     """Weights: sum_d s_d^2 (mean_i h_id)^2. Activations: (1/n^2) sum_i sum_d s_d^2 h_id^2, about n times smaller."""
     layer, h = layer_and_features(images=1)
     patches = unfold(h, 3, padding=1)[0]  # (features, pixels)
-    spread = layer.std().detach().flatten() ** 2
-    coherent = float((spread * patches.mean(1) ** 2).sum())
-    independent = float((spread[:, None] * patches**2).sum()) / patches.shape[1] ** 2
+    variance = layer.std().detach().flatten() ** 2
+    coherent = float((variance * patches.mean(1) ** 2).sum())
+    independent = float((variance[:, None] * patches**2).sum()) / patches.shape[1] ** 2
     assert coherent > 5 * independent
     generator = torch.Generator().manual_seed(2)
-    draws = 20_000
+    samples = 20_000
     layer.requires_grad_(False)
-    by_weights = layer.each(h, torch.randn((draws, 3, 3, 3), generator=generator).double()).mean((1, 2, 3))
-    noise = torch.randn((draws, 1, 1, 6, 6), generator=generator).double()
+    weights = layer.sample_weights(torch.randn((samples, 3, 3, 3), generator=generator).double())
+    by_weights = layer.conv_shared(h, weights).mean((1, 2, 3))
+    noise = torch.randn((samples, 1, 1, 6, 6), generator=generator).double()
     by_activations = torch.stack([layer.activations(h, one).mean() for one in noise])
-    error = 5 * math.sqrt(2 / draws)
+    error = 5 * math.sqrt(2 / samples)
     assert float(by_weights.var()) == pytest.approx(coherent, rel=error)
     assert float(by_activations.var()) == pytest.approx(independent, rel=error)
 
 
-def test_every_sample_with_its_own_draw_is_a_convolution_each() -> None:
+def test_every_sample_has_a_convolution_with_its_weights() -> None:
     layer, h = layer_and_features(images=4)
     noise = torch.randn((2, 3, 3, 3), generator=torch.Generator().manual_seed(4)).double()
-    weights = layer.draw(noise)
+    weights = layer.sample_weights(noise)
     expected = torch.cat(
         [conv2d(h[:2], weights[:1], layer.bias, padding=1), conv2d(h[2:], weights[1:], layer.bias, padding=1)]
     )
-    assert torch.allclose(layer.own(h, noise), expected, rtol=1e-12)
-    shared = layer.each(h[:2], noise)
+    assert torch.allclose(layer.conv_per_sample(h, weights), expected, rtol=1e-12)
+    shared = layer.conv_shared(h[:2], weights)
     assert torch.allclose(shared[:2], expected[:2], rtol=1e-12)
-    assert torch.allclose(shared, layer.own(h[:2].repeat(2, 1, 1, 1), noise), rtol=1e-12)
+    assert torch.allclose(shared, layer.conv_per_sample(h[:2].repeat(2, 1, 1, 1), weights), rtol=1e-12)
 
 
 def test_nothing_is_added_on_the_way_to_a_sample() -> None:
@@ -85,7 +85,8 @@ def test_nothing_is_added_on_the_way_to_a_sample() -> None:
         layer.log_std.fill_(-40.0)
     noise = torch.randn(h[:, :1].shape, dtype=torch.float64)
     assert torch.allclose(layer.activations(h, noise), layer.mean(h), rtol=0, atol=1e-15)
-    jittered = MeanFieldConv(3, torch.Generator().manual_seed(0), jitter=1e-6).double().requires_grad_(False)
+    jittered = MeanFieldConv(3, torch.Generator().manual_seed(0)).double().requires_grad_(False)
+    jittered.jitter = 1e-6
     with torch.no_grad():
         jittered.log_std.fill_(-40.0)
     assert float((jittered.activations(h, noise) - jittered.mean(h)).std()) == pytest.approx(1e-3, rel=0.5)

@@ -25,7 +25,7 @@ def test_made_once_and_found_again(tmp_path: Path) -> None:
     assert calls == [4.0, 5.0]
 
 
-def test_without_a_place_for_it_there_is_no_cache(tmp_path: Path) -> None:
+def test_without_a_folder_nothing_is_cached(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     calls: list[float] = []
     for _ in range(2):

@@ -17,8 +17,9 @@ import torch
 
 from bayescade import ParallelBeam, Reconstruction, __version__
 from bayescade.data.images import read_images
+from bayescade.data.noise import Noise, common_noise
 from bayescade.data.scan import ScanReader, ScanWriter
-from bayescade.data.simulate import Noise, Scans
+from bayescade.data.simulate import Scans
 from bayescade.errors import UserError
 from bayescade.results import ResultWriter
 from bayescade.storage.arrays import ArrayReader, ArrayWriter
@@ -37,7 +38,7 @@ def scans(count: int, seed: int = 0) -> Scans:
 def test_scans_round_trip(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"scan{suffix}"
     parts = [scans(2, 0), scans(3, 1)]
-    with ScanWriter(path, GEOMETRY, Noise(0.02), seed=9) as writer:
+    with ScanWriter(path, GEOMETRY, common_noise(0.02), seed=9) as writer:
         for part in parts:
             writer.append(part)
     with ScanReader(path) as reader:
@@ -56,12 +57,51 @@ def test_scans_round_trip(tmp_path: Path, suffix: str) -> None:
 
 
 def test_scan_files_have_the_names_of_the_contract(tmp_path: Path) -> None:
-    with ScanWriter(tmp_path / "scan.h5", GEOMETRY, Noise(photons=1e4), seed=9) as writer:
+    with ScanWriter(tmp_path / "scan.h5", GEOMETRY, common_noise(photons=1e4), seed=9) as writer:
         writer.append(scans(2))
     with h5py.File(tmp_path / "scan.h5") as file:
         assert file["sinogram"].shape == (2, 3, 7)
         assert file["truth"].shape == (2, 5, 6)
-        assert set(file.attrs) == {"geometry", "noise", "seed", "bayescade_version", "photons", "attenuation"}
+        assert set(file.attrs) == {
+            "geometry",
+            "noise",
+            "seed",
+            "bayescade_version",
+            "photons",
+            "attenuation",
+            "noise_model",
+        }
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("noise", [Noise(), common_noise(0.2), common_noise(photons=1e4, attenuation=0.1)])
+def test_the_noise_of_a_scan_file_is_read(tmp_path: Path, noise: Noise, suffix: str) -> None:
+    path = tmp_path / f"scan{suffix}"
+    with ScanWriter(path, GEOMETRY, noise, seed=9) as writer:
+        writer.append(scans(1))
+    with ScanReader(path) as reader:
+        assert reader.noise() == noise
+
+
+@pytest.mark.parametrize(
+    ("attributes", "noise"),
+    [
+        ({}, None),
+        ({"noise": 0.02}, common_noise(0.02)),
+        ({"noise": 0.0, "photons": 1e4, "attenuation": 0.1}, common_noise(photons=1e4, attenuation=0.1)),
+    ],
+)
+def test_the_noise_of_an_older_scan_file_is_read(
+    tmp_path: Path, attributes: dict[str, float], noise: Noise | None
+) -> None:
+    with ScanWriter(tmp_path / "scan.h5", GEOMETRY, Noise(), seed=9) as writer:
+        writer.append(scans(1))
+    with h5py.File(tmp_path / "scan.h5", "a") as file:
+        for name in ("noise", "noise_model"):
+            del file.attrs[name]
+        file.attrs.update(attributes)
+    with ScanReader(tmp_path / "scan.h5") as reader:
+        assert reader.noise() == noise
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -78,7 +118,7 @@ def full_result(count: int = 2) -> Reconstruction:
     maps |= {name: torch.rand(count, 1, 5, 6) for name in ("lower", "upper", "truth", "support")}
     return Reconstruction(
         **maps,
-        draws=torch.rand(4, count, 1, 5, 6),
+        sample_images=torch.rand(4, count, 1, 5, 6),
         model="bdgd-plus/sparse-32",
         geometry=GEOMETRY.to_json(),
         samples=4,
@@ -114,8 +154,8 @@ def test_results_written_batch_by_batch(tmp_path: Path, suffix: str) -> None:
             writer.append(part)
     loaded = Reconstruction.load(tmp_path / f"result{suffix}")
     assert torch.equal(loaded.image, torch.cat([part.image for part in parts]))
-    assert loaded.draws is not None
-    assert loaded.draws.shape == (4, 5, 1, 5, 6)
+    assert loaded.sample_images is not None
+    assert loaded.sample_images.shape == (4, 5, 1, 5, 6)
     assert loaded.scores == {"psnr": [30.0] * 5, "ssim": [None] * 5}
 
 
@@ -192,7 +232,7 @@ def test_a_full_disk_is_said_before_hdf5_meets_it(tmp_path: Path, monkeypatch: p
     [
         ({"image": torch.zeros(1, 5, 6)}, "image: expected shape"),
         ({"truth": torch.zeros(1, 1, 5, 6)}, "truth: expected the image's shape"),
-        ({"draws": torch.zeros(2, 1, 5, 6)}, "draws: expected shape"),
+        ({"sample_images": torch.zeros(2, 1, 5, 6)}, "sample_images: expected shape"),
     ],
 )
 def test_a_result_of_odd_shapes_cannot_be_made(change: dict, message: str) -> None:

@@ -42,7 +42,7 @@ def test_measured_scans(scan: str, tmp_path: Path, data_folder: Path, monkeypatc
 
 @pytest.mark.parametrize(("scan", "bins"), [("tooth", 640), ("diamond", 160)])
 def test_the_stated_centre_is_sharp(scan: str, bins: int, data_folder: Path) -> None:
-    """A wrong centre of rotation smears edges into places where nothing is: what is negative is least at the right one."""
+    """A wrong centre of rotation smears edges into empty pixels: the sum of negative values is smallest at the right one."""
     example = load("measured_scans")
     sinogram, geometry, _ = example.load_scan(scan, data_folder, coarsen=2)
     assert geometry.bins == bins // 2
@@ -71,8 +71,8 @@ def test_looking_into_a_cascade(tmp_path: Path) -> None:
     )
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["psnr"][0][0] < found["psnr"][-1][0]
-    assert len(found["psnr"]) == len(found["spreads"]) + 1
-    variances = {row["draws"]: row["pixel"] for row in found["epistemic"]}
+    assert len(found["psnr"]) == len(found["weight_stds"]) + 1
+    variances = {row["sampling"]: row["pixel"] for row in found["epistemic"]}
     assert variances["activations, jitter 1e-6"] > variances["activations"]
     assert "| 0 (FBP) |" in done.stdout
 

@@ -33,7 +33,7 @@ def test_streaming_is_the_same_as_all_at_once(cuts: list[int]) -> None:
 
 
 def test_single_precision_samples_do_not_cancel() -> None:
-    """A spread of 1e-5 around 1: the square of the mean is 10^10 times the variance."""
+    """A std of 1e-5 around 1: the square of the mean is 10^10 times the variance."""
     generator = torch.Generator().manual_seed(1)
     mean = 1 + 1e-5 * torch.randn((500, 1, 1, 4, 4), generator=generator)
     moments = StreamingMoments()
@@ -44,7 +44,7 @@ def test_single_precision_samples_do_not_cancel() -> None:
     assert found.aleatoric is None
 
 
-def test_standard_errors_are_the_spread_of_repetitions() -> None:
+def test_standard_errors_are_the_std_over_repetitions() -> None:
     number, repetitions = 100, 2000
     generator = torch.Generator().manual_seed(2)
     a = torch.randn((number, repetitions, 1, 1, 1), generator=generator, dtype=torch.float64)

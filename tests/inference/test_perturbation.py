@@ -1,103 +1,94 @@
-"""Samples by differences: the same numbers as the blocks themselves, and when they are taken."""
+"""Blocks by what samples change: the same numbers as the blocks themselves, and when they are computed so."""
 
 import pytest
 import torch
-from torch import Tensor
 
 from bayescade.blocks import deterministic, heteroscedastic, homoscedastic
 from bayescade.blocks.block import BlockSettings
+from bayescade.blocks.perturbation import PerturbationRunner, PerturbedStack, Weights, stack_weights
 from bayescade.errors import UserError
-from bayescade.inference import monte_carlo
-from bayescade.inference.monte_carlo import InferenceSettings, SampleRun, Start, WholeBlock, estimate, sample
-from bayescade.inference.perturbation import Layers, near_blocks, near_bytes, trunk_convolutions
-from bayescade.networks.cascade import Cascade, Data
-from bayescade.projectors import ray_transform
-from tests.geometries import small_parallel
-from tests.inference.test_monte_carlo import SIZE, cascade_of, data_of
-
-
-def exactly(cascade: Cascade, data: Data, first: Tensor) -> tuple[Cascade, Data, Tensor]:
-    """The same in float64."""
-    operator = ray_transform(small_parallel(SIZE), dtype=torch.float64)
-    return cascade.double(), Data(operator, data.norm, data.sinogram.double()), first.double()
+from bayescade.inference import monte_carlo, runners
+from bayescade.inference.monte_carlo import InferenceSettings, Sampler
+from bayescade.inference.runners import choose_runner
+from bayescade.testing import check_runner
+from tests.inference.test_monte_carlo import cascade_of, data_of, estimate
 
 
 @pytest.mark.parametrize("change", [1e-4, 1.0, 100.0])
-def test_layers_take_any_change(change: float) -> None:
+def test_a_stack_computes_any_change(change: float) -> None:
     block = cascade_of(1).double().block(0)
     generator = torch.Generator().manual_seed(1)
     at = torch.rand((2, 2, 6, 6), generator=generator, dtype=torch.float64)
     inputs = at.repeat(3, 1, 1, 1) + change * torch.randn((6, 2, 6, 6), generator=generator, dtype=torch.float64)
-    layers = Layers(trunk_convolutions(block.trunk), at, torch.float64)
-    assert torch.allclose(layers.output, block.trunk(at[:, :1], at[:, 1:]), rtol=1e-12)
-    assert torch.allclose(layers(inputs), block.trunk(inputs[:, :1], inputs[:, 1:]), rtol=1e-10, atol=1e-12)
+    joined = [Weights(*layer) for layer in block.trunk.joined()]
+    stack = PerturbedStack([*joined, *stack_weights(block.trunk.common)], at, torch.float64)
+    assert torch.allclose(stack.output, block.trunk(at[:, :1], at[:, 1:]), rtol=1e-12)
+    assert torch.allclose(stack(inputs), block.trunk(inputs[:, :1], inputs[:, 1:]), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [heteroscedastic, homoscedastic])
-@pytest.mark.parametrize("analytic", [True, False])
-@pytest.mark.parametrize("sees", ["inputs", "features"])
-def test_draws_are_those_of_the_blocks(kind: object, analytic: bool, sees: str) -> None:
-    settings = BlockSettings(channels=3, variance_floor=1e-9, variance_input=sees)
-    made = [kind.build(settings, torch.Generator().manual_seed(place)) for place in range(3)]  # type: ignore[attr-defined]
-    for block in made:
-        torch.nn.init.constant_(block.last.log_std, -2.0)
-        block.output_scale.fill_(0.7)
-    cascade, data, first = exactly(Cascade(made).requires_grad_(False), *data_of())
-    blocks = [cascade.block(place) for place in range(len(cascade))]
-
-    def drawn(near: bool) -> SampleRun:
-        whole = [WholeBlock(block) for block in blocks]
-        applied = near_blocks(blocks, data, first, torch.float64) if near else whole
-        return sample(applied, data, Start.of(applied[0], data, first), "weights", range(5), 3, 0, analytic)
-
-    one, other = drawn(True), drawn(False)
-    assert torch.allclose(one.mean, other.mean, rtol=1e-9, atol=1e-12)
-    assert one.mean.var(0).max() > 1e-4
-    for left, right in ((one.variance, other.variance), (one.aleatoric, other.aleatoric)):
-        assert (left is None) == (right is None)
-        if left is not None and right is not None:
-            assert torch.allclose(left, right, rtol=1e-9, atol=1e-14)
+@pytest.mark.parametrize("kind", [heteroscedastic, homoscedastic, deterministic])
+@pytest.mark.parametrize("variance", ["inputs", "features"])
+@pytest.mark.parametrize(("memory", "planes"), [(0, 1), (2, 3)])
+def test_the_runner_conforms(kind: object, variance: str, memory: int, planes: int) -> None:
+    settings = BlockSettings(channels=3, memory_channels=memory, variance=variance)
+    block = kind.build(settings, torch.Generator().manual_seed(0), planes).double()  # type: ignore[attr-defined]
+    block.output_scale.fill_(0.7)
+    for layer in block.layers:
+        torch.nn.init.constant_(layer.log_std, -2.0)
+    check_runner(lambda block: PerturbationRunner(block, torch.float64), block, tolerance=1e-10)
 
 
-@pytest.mark.parametrize("spread", [-9.0, -3.0])
-def test_bfloat16_tells_the_doubt_of_any_size(spread: float) -> None:
-    cascade, (data, first) = cascade_of(4, spread), data_of()
+def test_a_wrong_runner_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = PerturbationRunner.image
+    monkeypatch.setattr(PerturbationRunner, "image", lambda *arguments: image(*arguments) * (1 + 1e-6))
+    block = cascade_of(1).double().block(0)
+    with pytest.raises(AssertionError, match="PerturbationRunner, MeanWeights, one image: image"):
+        check_runner(lambda block: PerturbationRunner(block, torch.float64), block, tolerance=1e-10)
+
+
+@pytest.mark.parametrize("log_std", [-9.0, -3.0])
+def test_bfloat16_has_the_uncertainty_of_any_size(log_std: float) -> None:
+    cascade, (problem, y) = cascade_of(4, log_std), data_of()
     plain, narrow = (
-        estimate(cascade, data, first, InferenceSettings(kernels=kernels), samples=30, seed=0)
-        for kernels in ("plain", "differences")
+        estimate(cascade, problem, y, InferenceSettings(runner=runner), samples=30, seed=0)
+        for runner in ("plain", "perturbation")
     )
-    doubt = plain.epistemic.sqrt()
-    there = doubt > 1e-3 * doubt.max()
-    assert ((narrow.epistemic.sqrt() / doubt - 1)[there].abs() < 0.01).all()
-    assert ((narrow.image - plain.image).abs() < 0.01 * doubt.max() + 1e-6).all()
+    std = plain.epistemic.sqrt()
+    there = std > 1e-3 * std.max()
+    assert ((narrow.epistemic.sqrt() / std - 1)[there].abs() < 0.01).all()
+    assert ((narrow.image - plain.image).abs() < 0.01 * std.max() + 1e-6).all()
     assert narrow.aleatoric is not None
     assert plain.aleatoric is not None
     assert torch.allclose(narrow.aleatoric, plain.aleatoric, rtol=0.01)
 
 
-def test_when_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    cascade, first = cascade_of(2), data_of()[1]
-    blocks = [cascade.block(place) for place in range(2)]
-    assert near_bytes(blocks, first, torch.bfloat16) == 2 * 2 * (2 * 3 + 4 * 3 + 2 * 3 + 3) * first.numel() * 2
+def test_when_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
 
-    def taken(room: int = 10**12, bfloat16: bool = True, **settings: str) -> bool:
-        monkeypatch.setattr(monte_carlo, "MOST_NEAR", room)
-        monkeypatch.setattr(monte_carlo, "has_bfloat16", lambda: bfloat16)
-        return monte_carlo.by_differences(InferenceSettings(**settings), blocks, first)  # type: ignore[arg-type]
+    def chosen(asked: str, sampling: str = "weights", random: bool = True, bfloat16: bool = True) -> str:
+        monkeypatch.setattr(runners, "has_bfloat16", lambda: bfloat16)
+        return choose_runner(asked, sampling, random, cpu, torch.float32)
 
-    assert taken()
-    assert not taken(room=1000)
-    assert not taken(bfloat16=False)
-    assert not taken(draws="activations")
-    assert not taken(kernels="plain")
-    assert taken(bfloat16=False, kernels="differences")
-    with pytest.raises(UserError, match="differences are for draws=weights"):
-        InferenceSettings(kernels="differences", draws="activations")
+    assert chosen("auto") == "perturbation"
+    assert chosen("auto", bfloat16=False) == "plain"
+    assert chosen("auto", sampling="activations") == "plain"
+    assert chosen("auto", random=False) == "plain"
+    assert chosen("perturbation", bfloat16=False) == "perturbation"
+    assert chosen("perturbation", random=False) == "plain"
+    with pytest.raises(UserError, match="perturbation is for samples of weights on a CPU"):
+        chosen("perturbation", sampling="activations")
 
 
-def test_without_chance_there_are_no_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monte_carlo, "near_blocks", lambda *arguments: pytest.fail("nothing is drawn"))
-    data, first = data_of()
-    settings = InferenceSettings(kernels="differences")
-    found = estimate(cascade_of(2, kind=deterministic), data, first, settings, samples=5, seed=0)
-    assert found.samples == 1
+def test_a_reference_that_is_too_large_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runners, "has_bfloat16", lambda: True)
+    cascade, (problem, y) = cascade_of(2), data_of()
+    plain = estimate(cascade, problem, y, InferenceSettings(runner="plain"), samples=5, seed=0)
+    monkeypatch.setattr(monte_carlo, "MOST_REFERENCE", 1000)
+    sampler = Sampler(cascade, InferenceSettings())
+    assert sampler.runner == "perturbation"
+    assert torch.equal(sampler.estimate(problem, y, samples=5, seed=0).image, plain.image)
+
+
+def test_without_chance_one_sample_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = InferenceSettings(runner="perturbation")
+    assert estimate(cascade_of(2, kind=deterministic), *data_of(), settings, samples=5, seed=0).samples == 1

@@ -13,9 +13,10 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from bayescade.kernels import convolution, frame, head
+from bayescade.kernels import convolution, frame, last_layer
 from bayescade.kernels._triton import Launch
 
+GRADIENT = last_layer.LAST_LAYER_GRADIENT
 TARGET = GPUTarget("cuda", 90, 32)
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 TYPES = {
@@ -34,7 +35,7 @@ WHOLE = (
     "in_group",
     "out_group",
     "stop",
-    "places",
+    "positions",
     "per",
     "pixels",
 )
@@ -47,16 +48,16 @@ def usage(kernel: Any, launch: Launch, constants: dict[str, Any], kind: str = "*
     sums = "*fp64" if kind == "*fp64" else "*fp32"
     known = {**COMMON, **numbers, **constants, "BLOCK": launch.block}
     known = {name: value for name, value in known.items() if name in kernel.arg_names}
-    single = (*SINGLE, "weights", "variances") if kernel in (head._head, head._curvature) else SINGLE
+    single = (*SINGLE, "weights", "variances") if kernel in (last_layer._last_layer, last_layer._curvature) else SINGLE
     types = {name: "i32" if name in WHOLE else sums if name in single else kind for name in kernel.arg_names}
     types |= dict.fromkeys(known, "constexpr")
-    places = {(kernel.arg_names.index(name),): value for name, value in known.items()}
+    indices = {(kernel.arg_names.index(name),): value for name, value in known.items()}
     aligned = {
-        (place,): [["tt.divisibility", 16]]
-        for place, name in enumerate(kernel.arg_names)
+        (index,): [["tt.divisibility", 16]]
+        for index, name in enumerate(kernel.arg_names)
         if types[name].startswith("*")
     }
-    source = ASTSource(fn=kernel, signature=types, constexprs=places, attrs=aligned)
+    source = ASTSource(fn=kernel, signature=types, constexprs=indices, attrs=aligned)
     compiled = triton.compile(source, TARGET, {"num_warps": launch.warps, "num_stages": launch.stages})
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
@@ -105,13 +106,17 @@ print(
             "weights of planes": usage(convolution._plane_weight_gradient, convolution.PLANE_GRADIENT, planes),
             "float32: common": convolve(0, 64, 32, 1, False, "*fp32"),
             "float32: weights of common": weights(64, 32, 1, "*fp32"),
-            "float32: gradient of head": usage(head._head_gradient, head.HEAD_GRADIENT, {"IN": 16}, "*fp32"),
+            "float32: gradient of last layer": usage(last_layer._last_layer_gradient, GRADIENT, {"IN": 16}, "*fp32"),
             "float64: common": convolve(0, 64, 32, 1, False, "*fp64"),
-            "head": usage(head._head, head.HEAD, {**last, "VARIANCE": True, "IMAGE": False}),
-            "image of head": usage(head._head, head.HEAD, {**last, "VARIANCE": False, "IMAGE": True}),
-            "gradient of head": usage(head._head_gradient, head.HEAD_GRADIENT, {"IN": 16}),
-            "curvature": usage(head._curvature, head.HEAD_GRADIENT, {"IN": 16, "PRECISION": "tf32x3"}, "*fp16"),
-            "wide: curvature": usage(head._curvature, head.HEAD_GRADIENT, {"IN": 32, "PRECISION": "tf32x3"}, "*fp16"),
+            "last layer": usage(
+                last_layer._last_layer, last_layer.LAST_LAYER, {**last, "VARIANCE": True, "IMAGE": False}
+            ),
+            "image of last layer": usage(
+                last_layer._last_layer, last_layer.LAST_LAYER, {**last, "VARIANCE": False, "IMAGE": True}
+            ),
+            "gradient of last layer": usage(last_layer._last_layer_gradient, GRADIENT, {"IN": 16}),
+            "curvature": usage(last_layer._curvature, GRADIENT, {"IN": 16, "PRECISION": "tf32x3"}, "*fp16"),
+            "wide: curvature": usage(last_layer._curvature, GRADIENT, {"IN": 32, "PRECISION": "tf32x3"}, "*fp16"),
         }
     )
 )

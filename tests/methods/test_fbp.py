@@ -5,6 +5,7 @@ import torch
 from bayescade.errors import UserError
 from bayescade.methods import fbp
 from bayescade.physics.cases import case_geometry
+from bayescade.projectors import ray_transform
 from bayescade.testing import check_method
 
 
@@ -46,7 +47,7 @@ def test_what_is_no_sinogram_is_named(data: object, message: str) -> None:
 def test_the_result_says_how_it_was_made() -> None:
     method = fbp.build(case_geometry("sparse-8"), fbp.Settings("hann"))
     result = method(torch.rand(8, 183), seed=5)
-    assert result.settings == '{"window": "hann"}'
+    assert result.settings == '{"window": "hann", "ramp": "band-limited"}'
     assert result.seed == 5
 
 
@@ -57,6 +58,16 @@ def test_the_window_is_used() -> None:
     assert float(images[0].std()) > float(images[1].std())
 
 
+def test_the_ramp_is_used() -> None:
+    geometry = case_geometry("sparse-8")
+    sinogram = torch.rand(1, 1, 8, 183)
+    image = fbp.build(geometry, fbp.Settings(ramp="shifted"))(sinogram).image
+    assert torch.equal(image, ray_transform(geometry).fbp(sinogram, ramp="shifted"))
+    assert not torch.equal(image, fbp.build(geometry, fbp.Settings())(sinogram).image)
+
+
 def test_an_unknown_window_is_an_error_when_it_is_set() -> None:
     with pytest.raises(UserError, match="unknown window 'box'"):
         fbp.Settings(window="box")
+    with pytest.raises(UserError, match="unknown ramp 'box'"):
+        fbp.Settings(ramp="box")

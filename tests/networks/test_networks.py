@@ -6,6 +6,7 @@ from torch import nn
 
 from bayescade.networks.primal_dual import PrimalDual
 from bayescade.networks.unet import UNet
+from bayescade.physics.problem import InverseProblem
 from bayescade.projectors import ray_transform
 from tests.geometries import small_parallel
 
@@ -16,7 +17,7 @@ def unet(scales: int = 3) -> UNet:
 
 def primal_dual(size: int = 9) -> PrimalDual:
     operator = ray_transform(small_parallel(size))
-    return PrimalDual(operator, 8.0, 3, 5, 6, torch.Generator().manual_seed(0))
+    return PrimalDual(InverseProblem(operator, norm=8.0), 3, 5, 6, torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (9, 13), (1, 5)])

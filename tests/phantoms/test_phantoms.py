@@ -16,7 +16,7 @@ def test_the_papers_test_images(data_folder: Path) -> None:
 
 
 def test_the_papers_training_images_are_others() -> None:
-    tables = ellipses.draw_paper()
+    tables = ellipses.paper_tables()
     assert tables.shape == (4100, 9, 6)
     train, test = ({table.tobytes() for table in part} for part in (tables[:4000], tables[4000:]))
     assert (len(train), len(test), len(train & test)) == (4000, 100, 0)
@@ -33,7 +33,7 @@ def test_every_phantom_has_its_shape_and_range(name: str, shape: tuple[int, int]
 
 
 @pytest.mark.parametrize("phantom", [ellipses, random_shepp_logan])
-def test_an_image_depends_on_its_seed_and_place_only(phantom) -> None:
+def test_an_image_depends_on_its_seed_and_index_only(phantom) -> None:
     all_at_once = phantom.generate(7, (16, 16), seed=3)
     torch.testing.assert_close(phantom.generate(2, (16, 16), seed=3, first=4), all_at_once[4:6], rtol=0, atol=0)
     assert not torch.equal(phantom.generate(7, (16, 16), seed=4), all_at_once)
@@ -42,7 +42,7 @@ def test_an_image_depends_on_its_seed_and_place_only(phantom) -> None:
 
 def test_our_ellipses_have_the_papers_distribution() -> None:
     """The same parameters from another stream: means of every column within five standard errors of the paper's 4100."""
-    ours, theirs = ellipses.draw(4000, seed=1), ellipses.draw_paper()
+    ours, theirs = ellipses.random_tables(4000, seed=1), ellipses.paper_tables()
     assert set(np.unique((ours[..., 0] > 0).sum(1))) == {5, 6, 7, 8, 9}
     for column in range(6):
         a, b = (table[..., column][table[..., 0] > 0] for table in (ours, theirs))
@@ -65,12 +65,12 @@ def test_an_empty_phantom_is_zero() -> None:
     assert torch.equal(ellipses.images_of(far, (8, 8)), torch.zeros(1, 1, 8, 8))
 
 
-def test_random_heads_look_like_the_head() -> None:
-    heads = random_shepp_logan.generate(20, seed=0)
-    head = shepp_logan.generate()
-    correlation = [float(np.corrcoef(one.flatten(), head.flatten())[0, 1]) for one in heads.numpy()]
+def test_random_variants_look_like_the_shepp_logan_phantom() -> None:
+    variants = random_shepp_logan.generate(20, seed=0)
+    phantom = shepp_logan.generate()
+    correlation = [float(np.corrcoef(one.flatten(), phantom.flatten())[0, 1]) for one in variants.numpy()]
     assert 0.2 < np.mean(correlation) < 0.98
-    assert all(float(one[0, 0, :].max()) == 0 for one in heads), "nothing reaches the border"
+    assert all(float(one[0, 0, :].max()) == 0 for one in variants), "nothing reaches the border"
 
 
 @pytest.mark.gpu
@@ -99,7 +99,7 @@ def test_a_word_is_the_same_on_other_grids() -> None:
 
 
 def test_letters_have_holes() -> None:
-    """Of "Uncertain?" e and a have one each: places without ink from which no way leads out."""
+    """Of "Uncertain?" e and a have one each: pixels without ink from which no way leads out."""
     mask = text.letters((512, 512)).numpy()
     outside = np.zeros_like(mask)
     outside[0, 0] = True

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from skimage.transform import radon
+from skimage.transform import iradon, radon
 
 from bayescade.errors import UserError
 from bayescade.metrics.psnr import psnr
@@ -19,9 +19,9 @@ def half_shifted_filter(sinogram: torch.Tensor, bin_width: float) -> torch.Tenso
     bins = sinogram.shape[-1]
     count = 2 * bins - 1
     padded = torch.nn.functional.pad(sinogram.double(), (0, bins - 1)).to(torch.complex128)
-    place = torch.arange(count, dtype=torch.float64)
-    shift = torch.exp(-1j * math.pi * place / count)
-    frequency = (place + 0.5) / count
+    index = torch.arange(count, dtype=torch.float64)
+    shift = torch.exp(-1j * math.pi * index / count)
+    frequency = (index + 0.5) / count
     frequency = torch.where(frequency > 0.5, frequency - 1, frequency).abs() / bin_width
     filtered = torch.fft.ifft(torch.fft.fft(padded * shift) * frequency) * shift.conj()
     return filtered.real[..., :bins]
@@ -30,16 +30,39 @@ def half_shifted_filter(sinogram: torch.Tensor, bin_width: float) -> torch.Tenso
 @pytest.mark.parametrize(("bins", "bin_width"), [(183, 0.989), (8, 1.0), (1, 2.0), (64, 0.5)])
 def test_the_filter_is_the_papers(bins: int, bin_width: float) -> None:
     sinogram = torch.randn(3, 1, 4, bins, dtype=torch.float64)
-    torch.testing.assert_close(apply_ramp(sinogram, bin_width), half_shifted_filter(sinogram, bin_width))
+    torch.testing.assert_close(
+        apply_ramp(sinogram, bin_width, ramp="shifted"), half_shifted_filter(sinogram, bin_width)
+    )
 
 
-def test_the_kernel_tends_to_the_band_limited_ramp() -> None:
-    """h[0] = 1/4, h[odd n] = -1/(pi n)^2, h[even n] = 0 (Kak and Slaney, eq. 61), times 1/w for w^2 and the bin width."""
-    kernel = ramp_kernel(2000, 0.5)[1999:]
-    assert float(kernel[0]) == pytest.approx(0.25 / 0.5, rel=1e-5)
-    for n in (1, 3, 5):
-        assert float(kernel[n]) == pytest.approx(-1 / (math.pi * n) ** 2 / 0.5, rel=1e-3)
-    assert abs(float(kernel[2])) < 1e-6
+def continuous_ramp(n: np.ndarray) -> np.ndarray:
+    """integral over |u| <= 1/2 of |u| cos(2 pi u n), between the taps too."""
+    return np.sinc(n) / 2 - np.sinc(n / 2) ** 2 / 4
+
+
+TAPS = {  # of |u| window(u) at bin n, in closed form: cosines of the window shift the ramp
+    "ram-lak": lambda n: np.where(n % 2 == 1, -1 / (math.pi * np.maximum(n, 1)) ** 2, np.where(n == 0, 0.25, 0)),
+    "shepp-logan": lambda n: 2 / (math.pi**2 * (1 - 4 * n**2)),
+    "cosine": lambda n: (continuous_ramp(n - 0.5) + continuous_ramp(n + 0.5)) / 2,
+    "hann": lambda n: continuous_ramp(n) / 2 + (continuous_ramp(n - 1) + continuous_ramp(n + 1)) / 4,
+}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("bins", [1, 2, 183])
+def test_the_band_limited_taps_are_exact(window: str, bins: int) -> None:
+    """Kak and Slaney, eq. 61, times 1/w for w^2 and the bin width; also the sum of the taps, which decides about the mean."""
+    kernel = ramp_kernel(bins, 0.5, window).numpy()
+    expected = TAPS[window](abs(np.arange(1 - bins, bins))) / 0.5
+    np.testing.assert_allclose(kernel, expected, atol=1e-4 / bins**2)
+    assert kernel.sum() == pytest.approx(expected.sum(), rel=1e-4)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_the_shifted_ramp_tends_to_the_band_limited(window: str) -> None:
+    shifted, exact = (ramp_kernel(2000, 0.5, window, ramp)[1999:2020] for ramp in ("shifted", "band-limited"))
+    torch.testing.assert_close(shifted, exact, rtol=0, atol=1e-7)
+    assert not torch.equal(shifted, exact)
 
 
 def test_what_is_kept_of_a_filter_has_gradients_later() -> None:
@@ -65,6 +88,11 @@ def test_an_unknown_window_lists_the_windows() -> None:
         ramp_kernel(5, 1.0, "hamming")
 
 
+def test_an_unknown_ramp_lists_the_ramps() -> None:
+    with pytest.raises(UserError, match="unknown ramp 'ramp'; there are: band-limited, shifted"):
+        apply_ramp(torch.zeros(1, 5), 1.0, ramp="ramp")
+
+
 @pytest.mark.parametrize(("pixel_size", "bin_width"), [(1.0, 1.0), (0.2, 0.13), (3.0, 2.0)])
 def test_fbp_has_the_right_scale_in_any_unit(pixel_size: float, bin_width: float) -> None:
     """A disc of value 1 comes back as 1 inside and 0 outside, whatever the units."""
@@ -79,8 +107,53 @@ def test_fbp_has_the_right_scale_in_any_unit(pixel_size: float, bin_width: float
     assert float(image[:5, :5].mean()) == pytest.approx(0, abs=0.02)
 
 
+def disc_means(image: np.ndarray, radius: float) -> tuple[float, float]:
+    """Means over a disc in the middle, and over a ring around it, away from its edge."""
+    middle = np.arange(len(image)) - (len(image) - 1) / 2
+    distance = np.hypot(middle[:, None], middle[None])
+    return float(image[distance < 0.8 * radius].mean()), float(
+        image[(distance > 1.2 * radius) & (distance < 63)].mean()
+    )
+
+
+DISC_SCANS = {
+    "180 degrees": {},
+    "360 degrees": {"angles": np.arange(720) * math.pi / 360},
+    "narrow bins": {"bins": 261, "bin_width": 0.7},
+    "wide bins, off the axis": {"bins": 121, "bin_width": 1.5, "offset": 0.4},
+}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("name", DISC_SCANS)
+def test_a_disc_reads_one_inside_and_zero_outside(name: str, window: str) -> None:
+    """From its exact line integrals, 2 sqrt(r^2 - s^2)."""
+    values = {"angles": np.arange(360) * math.pi / 360, "bins": 183, "image_shape": (127, 127), **DISC_SCANS[name]}
+    geometry = ParallelBeam(**values)
+    row = 2 * np.sqrt(np.maximum(40**2 - geometry.bin_positions() ** 2, 0))
+    data = torch.tensor(row, dtype=torch.float32).expand(1, 1, geometry.views, geometry.bins)
+    inside, outside = disc_means(ray_transform(geometry).fbp(data, window)[0, 0].numpy(), 40)
+    assert inside == pytest.approx(1, abs=0.003)
+    assert outside == pytest.approx(0, abs=0.003)
+    inside, outside = disc_means(ray_transform(geometry).fbp(data, window, "shifted")[0, 0].numpy(), 40)
+    assert inside > 1.007, "the paper's ramp reads too high"
+    assert outside > 0.007
+
+
+def test_fbp_is_that_of_another_library() -> None:
+    """scikit-image's iradon, from the line integrals of a disc: the same inside and outside, and nearly the same pixels."""
+    geometry = ParallelBeam(np.arange(360) * math.pi / 360, 127, image_shape=(127, 127))
+    row = 2 * np.sqrt(np.maximum(40**2 - geometry.bin_positions() ** 2, 0))
+    data = np.tile(row.astype(np.float32), (360, 1))
+    theirs = iradon(data.T, theta=np.rad2deg(geometry.angles), filter_name="ramp", circle=True)
+    ours = ray_transform(geometry).fbp(torch.tensor(data)[None, None])[0, 0].numpy()
+    assert disc_means(ours, 40) == pytest.approx(disc_means(theirs, 40), abs=2e-4)
+    middle = slice(20, -20)
+    assert np.sqrt(((ours - theirs)[middle, middle] ** 2).mean()) < 0.02
+
+
 def test_fbp_inverts_the_sinogram_of_another_library() -> None:
-    """scikit-image's radon transform of the Shepp-Logan head, brought into our axes, is reconstructed by our FBP."""
+    """scikit-image's radon transform of the Shepp-Logan phantom, brought into our axes, is reconstructed by our FBP."""
     image = shepp_logan.generate(1, (127, 127))[0, 0].numpy()  # odd: both libraries rotate about the middle pixel
     angles = np.arange(180.0)
     # skimage: rows are y downwards, columns x; angle a projects onto the direction (cos a, -sin a) of (column, row).

@@ -14,7 +14,7 @@ import torch
 
 torch.set_num_threads(1)
 
-from bayescade.data.simulate import Noise  # noqa: E402
+from bayescade.data.noise import Noise  # noqa: E402
 from bayescade.pipeline.train import train  # noqa: E402
 from tests.pipeline.tiny import LONGER  # noqa: E402
 
@@ -53,8 +53,8 @@ def main(folder: str, geometry: str, least: int) -> None:
         kills += os.WIFSIGNALED(status)
         progress.append(blocks_in(f"{folder}/killed-{rounds}"))
         rounds += progress[-1] == BLOCKS
-    for place in range(rounds + 1):
-        os.waitpid(start(f"{folder}/killed-{place}", geometry), 0)
+    for number in range(rounds + 1):
+        os.waitpid(start(f"{folder}/killed-{number}", geometry), 0)
     print(json.dumps({"kills": kills, "progress": progress, "seconds": whole}))
 
 

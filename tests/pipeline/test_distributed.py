@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from bayescade.cli import run
-from bayescade.storage.runs import read_blocks, read_manifest
+from bayescade.storage.manifest import read_manifest
+from bayescade.storage.weights import read_blocks
 from tests.pipeline.tiny import GEOMETRY, LONGER
 
 SECONDS = 120
@@ -68,7 +69,7 @@ def test_two_processes_train_like_one(loss: str, tmp_path: Path, capsys: pytest.
     capsys.readouterr()
     answer = json.loads(finish(torchrun(arguments(tmp_path, "two", 2, f"greedy.loss={loss}"))))
     assert answer["blocks"] == 2
-    assert read_manifest(tmp_path / "two")["processes"] == 2
+    assert read_manifest(tmp_path / "two").processes == 2
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert float((one - two).norm() / one.norm()) < 1e-3
     lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("one", "two")]

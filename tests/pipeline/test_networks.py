@@ -7,10 +7,13 @@ import pytest
 import torch
 
 from bayescade.cli import run
-from bayescade.data.simulate import Noise
+from bayescade.data.noise import Noise
 from bayescade.models import load_model
+from bayescade.pipeline.scan_geometry import read_geometry
 from bayescade.pipeline.train import train
-from bayescade.storage.runs import Run, read_blocks, read_manifest
+from bayescade.storage.manifest import read_manifest
+from bayescade.storage.runs import Run
+from bayescade.storage.weights import read_blocks
 from bayescade.testing import check_method
 
 SETTINGS = [
@@ -35,14 +38,14 @@ def test_train_pack_reconstruct(method: str, geometry: str, tmp_path: Path, caps
     line = ["train", method, "--geometry", geometry, "--out", str(folder), *settings, "--device", "cpu", "--json"]
     assert run(line) == 0
     assert json.loads(capsys.readouterr().out)["validation_psnr"] > 5
-    assert "it says nothing about its doubt" in (folder / "card.md").read_text()
+    assert "it says nothing about its uncertainty" in (folder / "card.md").read_text()
     assert len(list(folder.glob("*.safetensors"))) == 1
     assert run(["pack", str(folder), "--out", str(packed), "--half"]) == 0
     (tensors,) = read_blocks(packed, read_manifest(packed))
     assert not [name for name in tensors if name.startswith("optimiser")]
-    for place in (folder, packed):
-        model = load_model(str(place))
-        result = check_method(model, model.geometry)  # type: ignore[attr-defined]
+    for path in (folder, packed):
+        model = load_model(str(path))
+        result = check_method(model, read_geometry(geometry))
         assert result.aleatoric is None
         assert float(result.image.min()) >= 0
     capsys.readouterr()
@@ -70,29 +73,31 @@ def test_a_run_that_was_cut_off_goes_on(
     model = load_model(str(tmp_path / "cut"))
     assert "not trained to its end: 1 of 2 rounds" in (model.warning or "")  # type: ignore[attr-defined]
     trained(method, geometry, tmp_path / "cut")
-    whole, cut = (read_manifest(tmp_path / name)["blocks"] for name in ("whole", "cut"))
-    assert whole[0]["sha256"] == cut[0]["sha256"]
+    whole, cut = (read_manifest(tmp_path / name).blocks for name in ("whole", "cut"))
+    assert whole[0].sha256 == cut[0].sha256
     assert len(list((tmp_path / "cut").glob("*.safetensors"))) == 1
 
 
 def test_two_processes_of_one_seed_start_alike(geometry: str, tmp_path: Path) -> None:
-    hashes = [trained("unet", geometry, tmp_path / name) and read_manifest(tmp_path / name) for name in ("a", "b")]
-    assert hashes[0]["blocks"][0]["sha256"] == hashes[1]["blocks"][0]["sha256"]
+    for name in ("a", "b"):
+        trained("unet", geometry, tmp_path / name)
+    one, other = (read_manifest(tmp_path / name).blocks for name in ("a", "b"))
+    assert one[0].sha256 == other[0].sha256
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["--preset", "paper"], "preset"),
         (["--set", "network.scales=0"], "setting network.scales"),
         (["--set", "fit.rounds=0"], "setting fit.rounds"),
     ],
 )
-def test_what_cannot_be_is_said(
-    more: list[str], said: str, geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_is_named(
+    more: list[str], message: str, geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["train", "unet", "--geometry", geometry, "--out", str(tmp_path / "run"), *more]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_nothing_else_can_be_set(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`bayescade pack`: the model gives what its run gives, and nothing else is lost for it."""
+"""`bayescade pack`: the model gives what its run gives; a trainable one also goes on as its run does."""
 
 from pathlib import Path
 
@@ -7,12 +7,15 @@ import torch
 
 from bayescade import models
 from bayescade.models import load_model
+from bayescade.storage.manifest import read_manifest
 from bayescade.storage.packing import pack
-from bayescade.storage.runs import read_blocks, read_manifest
+from bayescade.storage.weights import read_blocks
 from tests.pipeline.tiny import command, said
 
 
-def test_packing_leaves_other_folders_alone(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packing_does_not_touch_other_folders(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("run", "other"):
         said(capsys, command("dgd", geometry, tmp_path / name))
     for target in ("run", "other"):
@@ -57,5 +60,31 @@ def test_a_packed_model_has_the_variance_that_is_asked_for_and_learns_no_more(
     assert torch.equal(whole.image, packed.image)
     assert torch.equal(whole.std, packed.std)
     line = [*command("bdgd-plus", geometry, tmp_path / "packed"), "--set", "greedy.blocks=3"]
-    assert "a packed model has no more to learn from" in said(capsys, line, code=2)
+    assert "got a model without what further training needs" in said(capsys, line, code=2)
     assert (tmp_path / "packed" / "manifest.json").read_text() == before
+
+
+def test_a_trainable_model_goes_on_as_its_run_does(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Further blocks are the same, in files beside the packed one; what comes out loads and can be packed again."""
+    run, packed, half = (tmp_path / name for name in ("run", "packed", "half"))
+    said(capsys, command("bdgd-plus", geometry, run))
+    said(capsys, ["pack", str(run), "--out", str(packed), "--trainable"])
+    said(capsys, ["pack", str(run), "--out", str(half), "--trainable", "--half"])
+    for folder in (run, packed, half):
+        said(capsys, [*command("bdgd-plus", geometry, folder), "--set", "greedy.blocks=3"])
+    blocks, further, rounded = (read_manifest(folder).blocks for folder in (run, packed, half))
+    assert further[0].file == further[1].file != "block-01.safetensors"
+    assert further[2].file == rounded[2].file == "block-03.safetensors"
+    assert further[2].sha256 == blocks[2].sha256 != rounded[2].sha256
+    assert "3 blocks" in (packed / "card.md").read_text()
+    sinogram = torch.rand(2, 1, 6, 15)
+    whole, longer = (load_model(str(folder))(sinogram, samples=4) for folder in (run, packed))
+    assert torch.equal(whole.image, longer.image)
+    assert torch.equal(whole.std, longer.std)
+    assert load_model(str(half))(sinogram, samples=4).warning is None
+    again = pack(packed, tmp_path / "again")
+    assert len(read_blocks(tmp_path / "again", again)) == 3
+    error = said(capsys, ["pack", str(run), "--out", str(packed)], code=2)
+    assert "expected an empty folder or a packed model to replace, got 'block-03.safetensors'" in error

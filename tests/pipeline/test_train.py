@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from bayescade.data.simulate import Noise
+from bayescade.data.noise import Noise
 from bayescade.errors import Failure, UserError
-from bayescade.methods import bdgd_plus
 from bayescade.models import load_model
-from bayescade.physics.cases import PAPER_CASES, case_geometry
+from bayescade.pipeline.scan_geometry import read_geometry
 from bayescade.pipeline.train import train
-from bayescade.storage.runs import Identity, Run, read_manifest
+from bayescade.storage.identity import Identity
+from bayescade.storage.manifest import read_manifest
+from bayescade.storage.runs import Run
 from bayescade.testing import check_method
 from bayescade.training import greedy
 from tests.pipeline.tiny import TINY, command, said
@@ -39,15 +41,15 @@ def test_train_reconstruct_evaluate(
     assert all(np.isfinite(line["loss"]) and np.isfinite(line["validation_psnr"]) for line in lines)
 
     model = load_model(str(folder))
-    result = check_method(model, model.geometry)  # type: ignore[attr-defined]
+    result = check_method(model, read_geometry(geometry))
     assert (result.aleatoric is None) == (result.epistemic is None) == (method == "dgd")
     scan, out = str(tmp_path / "scan.h5"), str(tmp_path / "result.h5")
     said(capsys, ["simulate", "--phantom", "ellipses", "--geometry", geometry, "--images", "2", "-o", scan])
-    found = json.loads(
+    answer = json.loads(
         said(capsys, ["reconstruct", scan, "--model", str(folder), "-o", out, "--samples", "4", "--json"])
     )
-    assert found["psnr"] > 5
-    assert (found["uncertainty"] is None) == (method == "dgd")
+    assert answer["psnr"] > 5
+    assert (answer["uncertainty"] is None) == (method == "dgd")
     row = json.loads(said(capsys, ["evaluate", str(folder), "--images", "2", "--samples", "4", "--json"]))["rows"][0]
     assert row["case"] == "geo"
     if method != "dgd":
@@ -63,28 +65,33 @@ def test_the_paper_presets_train(
         folder = tmp_path / method
         said(capsys, command(method, geometry, folder, "--preset", preset, "--set", "data.paper_set=false"))
         settings = json.loads((folder / "manifest.json").read_text())["settings"]
-        assert settings["block"]["variance_floor"] == 1e-6
-        assert settings["block"]["jitter"] == (1e-6 if preset == "as-released" else 0)
         assert settings["inference"] == {
-            "draws": "activations",
-            "analytic": False,
-            "kernels": "auto",
-            "features": "half",
+            "sampling": "activations",
+            "runner": "auto",
+            "precision": "half",
+            "schedule": "auto",
             "tolerance": 0.0,
         }
+        model = load_model(str(folder))
+        jitters = {layer.jitter for block in model.cascade.all_blocks() for layer in block.layers}  # type: ignore[attr-defined]
+        assert jitters == {1e-6 if preset == "as-released" else 0.0}
 
 
-def test_other_ways_to_train(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for place, more in enumerate(
+def test_other_ways_to_train(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index, more in enumerate(
         [
-            ["greedy.loss=mean-first", "fit.epochs=3", "greedy.refit=full"],
-            ["greedy.loss=beta-nll", "greedy.redraw=1", "block.variance_input=features"],
-            ["greedy.restarts=1", "greedy.least_gain=50"],
+            ["greedy.loss=elbo", "fit.epochs=3", "greedy.refit=full", "greedy.temperature=10"],
+            ["greedy.start=warm", "greedy.resample=1", "block.variance=inputs", "block.memory_channels=2"],
+            ["greedy.restarts=1"],
         ]
     ):
+        if index == 2:
+            monkeypatch.setattr(greedy, "LEAST_GAIN", 50.0)
         settings = [part for text in more for part in ("--set", text)]
-        line = command("bdgd-plus", geometry, tmp_path / str(place), "--json", *settings)
-        if place == 2:
+        line = command("bdgd-plus", geometry, tmp_path / str(index), "--json", *settings)
+        if index == 2:
             error = said(capsys, line, code=1)
             assert "block 1 gained nothing on the validation images in 2 tries" in error
         else:
@@ -117,7 +124,7 @@ def test_training_on_images_of_a_file(geometry: str, tmp_path: Path, capsys: pyt
         (["--set", "fit.epoch=3"], "unknown setting 'fit.epoch'; did you mean 'fit.epochs'?"),
         (["--set", "fit=3"], "setting fit: expected a table"),
         (["--set", "fit.epochs=many"], "setting fit.epochs: expected a whole number, got 'many'"),
-        (["--set", "greedy.loss=l1"], "setting greedy.loss: expected elbo"),
+        (["--set", "greedy.loss=l1"], "setting greedy.loss: expected side-by-side, elbo"),
         (["--set", "data.paper_set=true"], "images of 128 x 128"),
         (["--config", "nowhere.toml"], "nowhere.toml: there is no such file"),
         (["--case", "sparse-32"], "got both"),
@@ -145,7 +152,7 @@ def test_nan_stops_and_keeps_the_last_good_state(
     error = said(capsys, command("dgd", geometry, folder, "--set", "fit.learning_rate=1e20"), code=1)
     assert "block 1, epoch" in error
     assert (
-        "the blocks before it are kept. Try a smaller learning rate in another folder: --set fit.learning_rate="
+        "the blocks before it are saved. Try a smaller learning rate in another folder: --set fit.learning_rate="
         in error
     )
     assert json.loads((folder / "manifest.json").read_text())["blocks"] == []
@@ -157,8 +164,8 @@ def test_what_was_trained_cannot_be_set_any_more(
     folder = str(tmp_path / "run")
     said(capsys, command("bdgd-plus", geometry, tmp_path / "run"))
     error = said(capsys, ["evaluate", folder, "--images", "2", "--set", "fit.epochs=3"], code=2)
-    assert "what was trained cannot be set any more; there are: inference.draws" in error
-    plain = load_model(folder, settings=["inference.analytic=false", "inference.draws=activations"])
+    assert "what was trained cannot be set any more; there are: inference.sampling" in error
+    plain = load_model(folder, settings={"inference.sampling": "activations"})
     assert plain(torch.zeros(1, 1, 6, 15), samples=3).samples == 3
     error = said(capsys, ["evaluate", folder, "--case", "sparse-8", "--images", "2"], code=2)
     assert "is for geo: angles: expected 6 of them, the scan has 8" in error
@@ -222,18 +229,18 @@ def test_a_finished_run_goes_on_with_more_blocks(
     answer = json.loads(said(capsys, [*line, "--set", "greedy.blocks=3"]))
     said(capsys, [*command("bdgd-plus", geometry, tmp_path / "whole"), "--set", "greedy.blocks=3"])
     assert answer["blocks"] == 3
-    longer, whole = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("run", "whole"))
-    assert longer["settings"] == whole["settings"]
-    assert [block["sha256"] for block in longer["blocks"]] == [block["sha256"] for block in whole["blocks"]]
-    assert longer["status"] == "done"
+    longer, whole = (read_manifest(tmp_path / name) for name in ("run", "whole"))
+    assert longer.settings == whole.settings
+    assert [block.sha256 for block in longer.blocks] == [block.sha256 for block in whole.blocks]
+    assert longer.status == "done"
     assert "3 blocks" in (tmp_path / "run" / "card.md").read_text()
-    identity = Identity(*(longer[name] for name in ("method", "case", "geometry", "settings", "seed")))
-    settings = {**longer["settings"], "greedy": {**longer["settings"]["greedy"], "blocks": 5}}
+    settings = {**longer.settings, "greedy": {**longer.settings["greedy"], "blocks": 5}}
+    identity = Identity(longer.method, longer.case, longer.geometry, settings, longer.seed)
     assert "greedy.blocks = 3 (now 2)" in said(capsys, line, code=2)
     both = said(capsys, [*line, "--set", "greedy.blocks=4", "--set", "fit.batch=2"], code=2)
     assert "fit.batch = 4 (now 2)" in both
-    Run.open(tmp_path / "run", dataclasses.replace(identity, settings=settings), {})
-    assert read_manifest(tmp_path / "run")["status"] == "training", "the other processes of a team read it there"
+    Run.open(tmp_path / "run", identity, preset="", device="", versions={})
+    assert read_manifest(tmp_path / "run").status == "training", "the other processes read it there"
 
 
 def test_a_run_goes_on_with_the_same_images_only(
@@ -253,9 +260,9 @@ def test_a_scan_whose_angles_are_rounded_is_still_the_models(
     geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said(capsys, command("dgd", geometry, tmp_path / "run"))
-    own = load_model(str(tmp_path / "run")).geometry  # type: ignore[attr-defined]
+    own = read_geometry(geometry)
     rounded = dataclasses.replace(own, angles=np.float32(own.angles).astype(float))
-    assert load_model(str(tmp_path / "run"), rounded).sinogram_shape == (6, 15)
+    assert load_model(str(tmp_path / "run"), rounded).data_shape == (1, 6, 15)
     with pytest.raises(UserError, match=r"bin_width: expected 1.0, the scan has 1.5"):
         load_model(str(tmp_path / "run"), dataclasses.replace(own, bin_width=1.5))
 
@@ -285,6 +292,24 @@ def test_a_model_is_evaluated_with_its_own_noise(
     assert rows[0] == rows[1] != rows[2]
 
 
+def test_a_run_of_format_1_is_used_and_goes_on(
+    geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run of version 0.1.0: settings, noise and tensors have other names now."""
+    shutil.copytree(Path(__file__).parents[1] / "storage" / "format_1", tmp_path / "run")
+    old = read_manifest(tmp_path / "run")
+    assert load_model(str(tmp_path / "run"))(torch.rand(1, 6, 15), samples=2).aleatoric is not None
+    line = command("bdgd-plus", geometry, tmp_path / "run", "--set", "data.ramp=shifted")
+    assert "noise.photons = 10000.0 (now None)" in said(capsys, line, code=2)
+    said(capsys, [*line, "--noise-model", "poisson", "--noise-set", "photons=1e4"])
+    new = read_manifest(tmp_path / "run")
+    assert [block.format for block in new.blocks] == [1, 2]
+    assert new.blocks[0] == old.blocks[0]
+    assert new.status == "done"
+    assert "1e4 photons per bin" in (tmp_path / "run" / "card.md").read_text()
+    assert load_model(str(tmp_path / "run"))(torch.rand(1, 6, 15), samples=2).image.shape == (1, 1, 12, 12)
+
+
 def test_an_unfinished_or_foreign_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     error = said(capsys, ["evaluate", str(tmp_path), "--images", "2"], code=2)
     assert "expected a run folder, but there is no manifest.json in it" in error
@@ -308,44 +333,6 @@ def test_a_killed_training_ends_as_if_it_had_not_been(geometry: str, tmp_path: P
         assert len(hashes[0]) == 12
         assert hashes[0] == hashes[1]
         assert (folder / "metrics.jsonl").read_text() == (tmp_path / "whole" / "metrics.jsonl").read_text()
-
-
-def test_presets_have_the_papers_number_of_blocks() -> None:
-    numbers = {case: bdgd_plus.preset("paper", case_geometry(case)).greedy.blocks for case in PAPER_CASES}
-    assert numbers == {
-        "sparse-8": 20,
-        "sparse-16": 20,
-        "sparse-32": 10,
-        "sparse-64": 10,
-        "sparse-128": 10,
-        "limited-90": 30,
-        "limited-120": 30,
-        "limited-150": 20,
-    }
-
-
-def test_a_narrow_arc_is_sampled_in_single_precision() -> None:
-    chosen = {case: bdgd_plus.preset("recommended", case_geometry(case)).inference.features for case in PAPER_CASES}
-    assert [case for case, features in chosen.items() if features == "single"] == ["limited-90"]
-
-
-def test_the_paper_preset_is_the_papers() -> None:
-    paper = bdgd_plus.preset("paper", case_geometry("sparse-32"))
-    assert (paper.fit.epochs, paper.fit.batch, paper.fit.learning_rate, paper.fit.final_learning_rate) == (
-        150,
-        128,
-        1e-3,
-        1e-4,
-    )
-    assert (paper.fit.weight_decay, paper.fit.warm_up) == (1e-3, 0)
-    greedy_settings = paper.greedy
-    assert (greedy_settings.loss, greedy_settings.refit, greedy_settings.sampling) == ("elbo", "none", "activations")
-    assert not greedy_settings.warm_start
-    assert greedy_settings.redraw == greedy_settings.restarts == 0
-    assert greedy_settings.gradient_level == greedy_settings.output_level == 0
-    assert (paper.block.channels, paper.block.variance_floor, paper.block.jitter) == (16, 1e-6, 0)
-    assert (paper.inference.draws, paper.inference.analytic) == ("activations", False)
-    assert paper.data.paper_set
 
 
 def test_training_and_test_scans_share_no_noise(geometry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

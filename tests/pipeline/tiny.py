@@ -14,7 +14,7 @@ SETTINGS = [
     "block.channels=4",
     "greedy.restarts=0",
 ]
-LONGER = [*SETTINGS, "greedy.redraw=1", "fit.epochs=3"]  # with inputs that are drawn again
+LONGER = [*SETTINGS, "greedy.resample=1", "fit.epochs=3"]  # with inputs that are drawn again
 TINY = [*SETTINGS, "greedy.blocks=2", "fit.epochs=2"]
 
 

@@ -7,7 +7,7 @@ import torch
 
 torch.set_num_threads(1)
 
-from bayescade.data.simulate import Noise  # noqa: E402
+from bayescade.data.noise import Noise  # noqa: E402
 from bayescade.pipeline.train import train  # noqa: E402
 
 IMAGES = 800
@@ -15,7 +15,7 @@ SETTINGS = [
     "fit.batch=16",
     "fit.epochs=1",
     "greedy.blocks=2",
-    "greedy.redraw=1",
+    "greedy.resample=1",
     "greedy.restarts=0",
     "block.channels=1",
     "data.validation_images=2",

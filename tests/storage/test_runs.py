@@ -10,32 +10,44 @@ import torch
 from safetensors.torch import save_file
 
 from bayescade.errors import Failure, UserError
+from bayescade.storage import _format_1
+from bayescade.storage.identity import Identity, differing
+from bayescade.storage.lock import locked
+from bayescade.storage.manifest import read_manifest
 from bayescade.storage.packing import pack
-from bayescade.storage.runs import Identity, Run, alone, read_blocks, read_manifest
+from bayescade.storage.runs import Run
+from bayescade.storage.weights import read_blocks
 
 IDENTITY = Identity("dgd", "sparse-8", "{}", {"fit": {"epochs": 3}, "noise": {}, "images": None}, 0)
 RECORD = {"seconds": 1.0, "validation_psnr": 20.0, "warnings": []}
-ABOUT = {"preset": "recommended", "device": "CPU", "versions": {}}
 
 
 def block(value: float) -> dict[str, torch.Tensor]:
     return {"weight": torch.full((2, 3), value), "scale": torch.tensor(value)}
 
 
+def opened(folder: Path, identity: Identity = IDENTITY) -> Run:
+    return Run.open(folder, identity, preset="recommended", device="CPU", versions={})
+
+
 def filled(folder: Path, blocks: int = 2) -> Run:
-    run = Run.open(folder, IDENTITY, ABOUT)
-    for place in range(blocks):
-        run.keep(place, block(float(place)), RECORD)
+    run = opened(folder)
+    for index in range(blocks):
+        run.save_block(index, block(float(index)), RECORD)
     return run
 
 
-def test_a_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
+def finish(run: Run) -> None:
+    run.finish(dataclasses.replace(run.manifest, training_seconds=run.seconds), "# card\n")
+
+
+def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     filled(tmp_path / "run")
-    again = Run.open(tmp_path / "run", IDENTITY, {})
+    again = opened(tmp_path / "run")
     assert [float(tensors["scale"]) for tensors in again.blocks()] == [0.0, 1.0]
-    assert again.manifest["preset"] == "recommended"
-    again.keep(2, block(2.0), RECORD)
-    assert len(Run.open(tmp_path / "run", IDENTITY, {}).blocks()) == 3
+    assert again.manifest.preset == "recommended"
+    again.save_block(2, block(2.0), RECORD)
+    assert len(opened(tmp_path / "run").blocks()) == 3
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "block-01.safetensors",
         "block-02.safetensors",
@@ -45,7 +57,7 @@ def test_a_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("identity", "said"),
+    ("identity", "message"),
     [
         (Identity("bdgd", "sparse-8", "{}", IDENTITY.settings, 0), "method = 'dgd' \\(now 'bdgd'\\)"),
         (Identity("dgd", "sparse-8", '{"bins": 3}', IDENTITY.settings, 0), "another geometry"),
@@ -56,18 +68,18 @@ def test_a_run_is_taken_up_where_it_was(tmp_path: Path) -> None:
         (Identity("dgd", "sparse-8", "{}", IDENTITY.settings, 1), "seed = 0 \\(now 1\\)"),
     ],
 )
-def test_another_run_is_not_taken_up(tmp_path: Path, identity: Identity, said: str) -> None:
+def test_another_run_does_not_go_on(tmp_path: Path, identity: Identity, message: str) -> None:
     filled(tmp_path)
-    with pytest.raises(UserError, match=f"holds another run: {said}; choose another --out"):
-        Run.open(tmp_path, identity, {})
+    with pytest.raises(UserError, match=f"holds another run: {message}; choose another --out"):
+        opened(tmp_path, identity)
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match=r"found 'thesis.tex' and no manifest.json"):
-        Run.open(tmp_path, IDENTITY, {})
+    with pytest.raises(UserError, match=r"got 'thesis.tex' and no manifest.json"):
+        opened(tmp_path)
     with pytest.raises(UserError, match="it is a file"):
-        Run.open(tmp_path / "thesis.tex", IDENTITY, {})
+        opened(tmp_path / "thesis.tex")
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "foreign", "gone"])
@@ -85,28 +97,10 @@ def test_a_bad_block_is_named(tmp_path: Path, damage: str) -> None:
     else:
         path.unlink()
     with pytest.raises(UserError, match=r"block-02.safetensors: .*; restore it, or train again in another folder"):
-        Run.open(tmp_path, IDENTITY, {}).blocks()
+        opened(tmp_path).blocks()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"format": 9}', '{"format": 1, "blocks": [{}]}', '{"format": 1, "method": "dgd"}', "null"]
-)
-def test_a_bad_manifest_is_named(tmp_path: Path, text: str) -> None:
-    filled(tmp_path)
-    (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(UserError, match=r"manifest.json: not a manifest of ours, or damaged"):
-        Run.open(tmp_path, IDENTITY, {})
-
-
-def test_a_manifest_cannot_point_outside_its_folder(tmp_path: Path) -> None:
-    run = filled(tmp_path)
-    run.manifest["blocks"][0]["file"] = "../other/block-01.safetensors"
-    (tmp_path / "manifest.json").write_text(json.dumps(run.manifest))
-    with pytest.raises(UserError, match="not a manifest of ours"):
-        read_manifest(tmp_path)
-
-
-def test_a_full_disk_stops_and_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_stops_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = filled(tmp_path)
     before = (tmp_path / "manifest.json").read_text()
 
@@ -116,9 +110,9 @@ def test_a_full_disk_stops_and_keeps_what_was_there(tmp_path: Path, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
         with pytest.raises(Failure, match=r"block-03.safetensors: cannot write \(No space left on device\)"):
-            run.keep(2, block(2.0), RECORD)
+            run.save_block(2, block(2.0), RECORD)
     assert (tmp_path / "manifest.json").read_text() == before
-    assert len(Run.open(tmp_path, IDENTITY, {}).blocks()) == 2
+    assert len(opened(tmp_path).blocks()) == 2
     assert not list(tmp_path.glob(".bayescade-*"))
 
 
@@ -128,33 +122,33 @@ def test_metrics_of_a_block_that_was_cut_off_come_again(tmp_path: Path) -> None:
     run.report({"block": 2, "epoch": 1})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"block": 2, "ep')  # killed in the middle of a line
-    Run.open(tmp_path, IDENTITY, {})
+    opened(tmp_path)
     assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [
         {"block": 1, "epoch": 1}
     ]
 
 
 def test_a_run_without_a_block_gives_way_to_another(tmp_path: Path) -> None:
-    first = Run.open(tmp_path, IDENTITY, ABOUT)
+    first = opened(tmp_path)
     first.report({"block": 1, "epoch": 1})
-    other = Run.open(tmp_path, Identity("bdgd", "sparse-8", "{}", IDENTITY.settings, 0), ABOUT)
-    assert other.manifest["method"] == "bdgd"
+    other = opened(tmp_path, dataclasses.replace(IDENTITY, method="bdgd"))
+    assert other.manifest.method == "bdgd"
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
 def test_how_a_model_is_sampled_does_not_make_another_run(tmp_path: Path) -> None:
-    """While it is trained it takes what it is told last; a finished model is left as it is."""
+    """While it is trained the last settings of sampling hold; a finished model stays as it is."""
     first, last, late = (
-        dataclasses.replace(IDENTITY, settings={**IDENTITY.settings, "inference": {"draws": draws}}) for draws in "abc"
+        dataclasses.replace(IDENTITY, settings={**IDENTITY.settings, "inference": {"sampling": name}}) for name in "abc"
     )
     filled(tmp_path)
     for identity in (first, last):
-        run = Run.open(tmp_path, identity, ABOUT)
+        run = opened(tmp_path, identity)
         assert len(run.blocks()) == 2
-    run.keep(2, block(2.0), RECORD)
-    assert read_manifest(tmp_path)["settings"]["inference"] == {"draws": "b"}
-    run.finish({"training_seconds": 3.0}, "card")
-    assert Run.open(tmp_path, late, ABOUT).manifest["settings"]["inference"] == {"draws": "b"}
+    run.save_block(2, block(2.0), RECORD)
+    assert read_manifest(tmp_path).settings["inference"] == {"sampling": "b"}
+    finish(run)
+    assert opened(tmp_path, late).manifest.settings["inference"] == {"sampling": "b"}
 
 
 @pytest.mark.parametrize("text", ["[1]\n", "3\n", '{"block": "x"}\n', '{"block": null}\n', "[" * 100_000, "\udcff"])
@@ -163,49 +157,73 @@ def test_metrics_that_are_not_ours_are_no_harm(tmp_path: Path, text: str) -> Non
     run.report({"block": 1})
     with (tmp_path / "metrics.jsonl").open("a", errors="surrogateescape") as file:
         file.write(text)
-    Run.open(tmp_path, IDENTITY, ABOUT)
+    opened(tmp_path)
     assert (tmp_path / "metrics.jsonl").read_text() == '{"block": 1}\n'
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with (
-        alone(tmp_path),
+        locked(tmp_path),
         pytest.raises(UserError, match="another process is training into this folder"),
-        alone(tmp_path),
+        locked(tmp_path),
     ):
         pass
-    with alone(tmp_path):
+    with locked(tmp_path):
         pass
 
 
-def test_a_failing_pack_leaves_a_packed_model_alone(tmp_path: Path) -> None:
-    run = filled(tmp_path / "run")
-    run.finish({"training_seconds": 2.0}, "# card\n")
-    pack(tmp_path / "run", tmp_path / "model")
-    (tmp_path / "run" / "card.md").unlink()
-    with pytest.raises(UserError, match=r"card\.md"):
-        pack(tmp_path / "run", tmp_path / "model", half=True)
-    assert len(read_blocks(tmp_path / "model", read_manifest(tmp_path / "model"))) == 2
-    assert not (tmp_path / "fresh").exists()
+def test_a_manifest_is_replaced_not_changed(tmp_path: Path) -> None:
+    run = filled(tmp_path, blocks=1)
+    before = run.manifest
+    run.save_block(1, block(1.0), RECORD)
+    run.end({"block": 3, "tries": 2, "seconds": 4.0, "warnings": ["block 3 gained nothing"]})
+    assert len(before.blocks) == 1
+    assert before.ended is None
+    assert run.seconds == 6.0
+    assert read_manifest(tmp_path) == run.manifest
 
 
-def test_a_packed_model_is_one_file_of_weights(tmp_path: Path) -> None:
-    run = filled(tmp_path / "run")
-    with pytest.raises(UserError, match="not finished"):
-        pack(tmp_path / "run", tmp_path / "model")
-    run.finish({"training_seconds": 2.0}, "# card\n")
-    for half in (False, True):
-        packed = pack(tmp_path / "run", tmp_path / f"model-{half}", half=half)
-        found = read_blocks(tmp_path / f"model-{half}", packed)
-        assert [float(tensors["scale"]) for tensors in found] == [0.0, 1.0]
-        assert found[1]["weight"].dtype == (torch.float16 if half else torch.float32)
-        assert found[1]["scale"].dtype == torch.float32
-        assert sorted(path.name for path in (tmp_path / f"model-{half}").iterdir()) == [
-            "card.md",
-            "manifest.json",
-            packed["blocks"][0]["file"],
-        ]
-    weights = tmp_path / "model-True" / packed["blocks"][0]["file"]
-    weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"weights-.*safetensors: damaged or foreign"):
-        read_blocks(tmp_path / "model-True", read_manifest(tmp_path / "model-True"))
+def test_a_problem_that_is_not_a_scan_has_no_geometry(tmp_path: Path) -> None:
+    identity = dataclasses.replace(IDENTITY, case="deblurring", geometry=None)
+    opened(tmp_path, identity).save_block(0, block(0.0), RECORD)
+    again = opened(tmp_path, identity).manifest
+    assert (again.case, again.geometry, again.geometry_hash) == ("deblurring", None, None)
+    with pytest.raises(UserError, match="another geometry"):
+        opened(tmp_path, dataclasses.replace(identity, geometry="{}"))
+
+
+def test_a_setting_that_came_later_does_not_make_another_run() -> None:
+    old, new = {"fit.epochs": 3}, {"fit.epochs": 3, "fit.clip": 0.0}
+    assert differing(old, new, added={}) == ["fit.clip"]
+    assert differing(old, new, added={"fit.clip": 0.0, "greedy.balance": 0.0}) == []
+    assert differing(old, {**new, "fit.clip": 5.0}, added={"fit.clip": 0.0}) == ["fit.clip"]
+
+
+def as_format_1(folder: Path) -> None:
+    """Writes the manifest as version 0.1.0 did."""
+    values = json.loads((folder / "manifest.json").read_text())
+    for name in ("processes", "half", "trainable"):
+        del values[name]
+    for entry in values["blocks"]:
+        del entry["format"], entry["slower"]
+    (folder / "manifest.json").write_text(json.dumps({**values, "format": 1}))
+
+
+def test_a_run_of_format_1_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its settings are compared, and its tensors read, under today's names; new blocks have them."""
+    filled(tmp_path)
+    as_format_1(tmp_path)
+    monkeypatch.setitem(_format_1.RENAMED_SETTINGS, "fit.epochs", "fit.passes")
+    monkeypatch.setitem(_format_1.RENAMED_TENSORS, "scale", ("input_scale", (1,)))
+    with pytest.raises(UserError, match=r"fit.epochs = None \(now 3\)"):
+        opened(tmp_path)
+    now = dataclasses.replace(IDENTITY, settings={"fit": {"passes": 3}, "noise": {}, "images": None})
+    run = opened(tmp_path, now)
+    run.save_block(2, {"weight": torch.zeros(2, 3), "input_scale": torch.tensor([2.0])}, RECORD)
+    assert [block.format for block in read_manifest(tmp_path).blocks] == [1, 1, 2]
+    blocks = opened(tmp_path, now).blocks()
+    assert [tensors["input_scale"].tolist() for tensors in blocks] == [[0.0], [1.0], [2.0]]
+    finish(run)
+    packed = pack(tmp_path, tmp_path / "model")
+    assert {block.format for block in packed.blocks} == {2}
+    assert [tensors["input_scale"].tolist() for tensors in read_blocks(tmp_path / "model", packed)] == [[0], [1], [2]]

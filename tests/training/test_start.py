@@ -7,17 +7,19 @@ import torch
 
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks import heteroscedastic
-from bayescade.blocks.block import BlockSettings, MeanDraw
-from bayescade.training.start import rescale, revive, warm_up
-from tests.training.test_greedy import make, stage_of
+from bayescade.blocks.block import BlockSettings
+from bayescade.blocks.sampling import MeanWeights
+from bayescade.training.start import copy_weights, rescale, revive, start_block
+from tests.training.stages import stage_of, tensors_of
+from tests.training.test_greedy import make
 
 
-def test_a_warm_start_takes_the_weights_but_not_the_spread() -> None:
+def test_a_warm_start_has_the_weights_but_not_their_standard_deviations() -> None:
     previous, block = make(torch.Generator().manual_seed(1)), make(torch.Generator().manual_seed(2))
     for layer in previous.layers:
         assert isinstance(layer, MeanFieldConv)
         torch.nn.init.zeros_(layer.log_std)  # the prior's, as for features that never occur
-    warm_up(block, previous)
+    copy_weights(block, previous)
     assert torch.equal(block.last.weight, previous.last.weight)
     for layer in block.layers:
         assert isinstance(layer, MeanFieldConv)
@@ -26,20 +28,20 @@ def test_a_warm_start_takes_the_weights_but_not_the_spread() -> None:
 
 def test_scales_follow_the_images() -> None:
     stage, block = stage_of(), make(torch.Generator().manual_seed(1))
-    rescale(block, stage, 0.3, 20.0)
-    assert float((stage.gradient * block.gradient_scale).std()) == pytest.approx(0.3)
+    rescale(block, stage)
+    assert float((tensors_of(stage)[1] * block.input_scale).std()) == pytest.approx(0.3)
     assert float(block.output_scale) == pytest.approx(20 * math.sqrt(stage.mse()))
     untouched = make(torch.Generator().manual_seed(1))
-    rescale(untouched, stage, 0.0, 0.0)
-    assert float(untouched.output_scale) == float(untouched.gradient_scale) == 1
+    start_block(untouched, block, stage, "fresh")
+    assert float(untouched.output_scale) == float(untouched.input_scale) == 1
 
 
 def test_features_that_are_never_there_start_afresh_with_no_say() -> None:
-    settings = BlockSettings(channels=4, variance_input="features", variance_channels=3)
+    settings = BlockSettings(channels=4, variance="features")
     block = heteroscedastic.build(settings, torch.Generator().manual_seed(1)).double()
     fresh = {name: value.clone() for name, value in block.state_dict().items()}
     stage = stage_of()
-    rescale(block, stage, 0.3, 20.0)
+    rescale(block, stage)
     dead = {"trunk.image.2": 5, "trunk.gradient.0": 1, "trunk.common.2": 2}
     with torch.no_grad():
         for name, channel in dead.items():
@@ -48,10 +50,11 @@ def test_features_that_are_never_there_start_afresh_with_no_say() -> None:
             assert layer.bias is not None
             layer.bias[channel] = -1e3
             layer.weight[channel] += 1  # not that of a fresh block, either
-    before = block(stage.image, stage.gradient, MeanDraw())
+    state, inputs, _ = tensors_of(stage)
+    before = block(state, inputs, MeanWeights())
     kept = {name: value.clone() for name, value in block.state_dict().items()}
     revive(block, fresh, stage, least=1e-6)
-    after = block(stage.image, stage.gradient, MeanDraw())
+    after = block(state, inputs, MeanWeights())
     assert torch.allclose(after.mean, before.mean, rtol=0, atol=1e-12)
     assert before.variance is not None
     assert after.variance is not None

@@ -14,14 +14,17 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from bayescade.bayes.layers import MeanFieldConv
-from bayescade.blocks.block import ActivationDraw, Block
+from bayescade.blocks.block import Block, BlockSettings
 from bayescade.blocks.homoscedastic import OneVariance
-from bayescade.inference.monte_carlo import InferenceSettings, estimate
-from bayescade.networks.cascade import Cascade, Data
+from bayescade.blocks.sampling import ActivationNoise
+from bayescade.inference.monte_carlo import InferenceSettings, Sampler
+from bayescade.networks.cascade import Cascade
 from bayescade.physics.operator import LinearOperator
+from bayescade.physics.problem import InverseProblem
 from bayescade.training import losses
 from bayescade.training.fit import FitSettings, fit
-from bayescade.training.stage import Stage, advance
+from bayescade.training.stage import Stage, first_stage, next_stage
+from tests.training.stages import group_of, runner_of, tensors_of
 
 STD = 0.3  # of the likelihood
 ONE, TWO = (0.4, 0.5), (-0.3, 0.4)  # mean and standard deviation of the two parameters
@@ -35,6 +38,7 @@ class Double(LinearOperator):
 
     domain_shape = (1, 1, 1)
     range_shape = (1, 1, 1)
+    dtype = torch.float64
 
     def forward(self, x: Tensor) -> Tensor:
         return 2 * x
@@ -57,7 +61,7 @@ def block_of(mean: float, std: float) -> Block:
         layer.log_std[MIDDLE] = math.log(std)
     variance = OneVariance().double()
     nn.init.constant_(variance.log_std, math.log(STD))
-    return Block(Feature(), layer, variance).double()  # type: ignore[arg-type]
+    return Block(BlockSettings(), Feature(), layer, variance, 1).double()  # type: ignore[arg-type]
 
 
 def data_set() -> tuple[Array, Array, Array]:
@@ -68,7 +72,13 @@ def data_set() -> tuple[Array, Array, Array]:
 
 def stage_of(replicas: int) -> Stage:
     y, truth, first = (torch.tensor(values).repeat(replicas).reshape(-1, 1, 1, 1) for values in data_set())
-    return Stage.first(Data(Double(), 2.0, y), truth, first, batch=10**6)
+    return first_stage([(InverseProblem(Double(), initial_image=lambda y: first[: len(y)]), y, truth)], batch=10**6)
+
+
+def after_one(replicas: int, seed: int) -> Stage:
+    """The stage after the first block, with noise of its activations."""
+    stage = stage_of(replicas)
+    return next_stage(block_of(*ONE), stage, "activations", runner_of(stage), seed=seed, batch=10**6)
 
 
 def grid(mean: float, std: float) -> tuple[Array, Array]:
@@ -105,14 +115,15 @@ def other_kl(block: Block) -> float:
 
 def test_the_loss_of_the_second_block_is_the_integral() -> None:
     replicas = 50_000
-    stage = advance(block_of(*ONE), stage_of(replicas), "activations", seed=1, batch=10**6)
+    stage = after_one(replicas, seed=1)
+    state, inputs, truth = tensors_of(stage)
     block = block_of(*TWO)
-    noise = torch.randn(stage.image.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    prediction = block(stage.image, stage.gradient, ActivationDraw([noise]))
+    noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    prediction = block(state, inputs, ActivationNoise({block.last: noise}))
     kl = block.kl()
-    loss = losses.elbo(len(stage))(prediction, stage.truth, kl)
+    loss = losses.elbo(len(stage))(prediction, truth, kl)
     ours = float((loss - kl) / replicas + kl) - other_kl(block)
-    per_replica = losses.nll(prediction, stage.truth).reshape(replicas, -1).sum(1)
+    per_replica = losses.nll(prediction, truth).reshape(replicas, -1).sum(1)
     error = float(per_replica.std()) / math.sqrt(replicas)
     assert error < 0.1
     assert abs(ours - expected_loss(TWO)) < 4 * error
@@ -121,13 +132,15 @@ def test_the_loss_of_the_second_block_is_the_integral() -> None:
 def test_training_finds_the_minimum_of_the_integral() -> None:
     best = minimize(lambda p: expected_loss((p[0], math.exp(p[1]))), [0.0, -1.0], method="Nelder-Mead", tol=1e-6).x
     replicas = 500
-    stage = advance(block_of(*ONE), stage_of(replicas), "activations", seed=3, batch=10**6)
-    # Each replica is a draw of one data set: the likelihood of all of them is `replicas` times too sure, so the KL is, too.
+    stage = after_one(replicas, seed=3)
+    # Each replica is a sample of one data set: the likelihood of all of them is `replicas` times too sure, so the KL is, too.
     loss = losses.elbo(len(stage), temperature=float(replicas))
     block = block_of(0.1, 0.2)
     settings = FitSettings(epochs=400, batch=len(stage), learning_rate=0.05, final_learning_rate=1e-4, warm_up=0.0)
-    learning = [block.last.weight, block.last.log_std]
-    fit(block, lambda epoch: stage, loss, settings, seed=4, parameters=learning)
+    block.requires_grad_(False)
+    block.last.weight.requires_grad_(True)
+    block.last.log_std.requires_grad_(True)
+    fit(block, lambda epoch: stage, loss, settings, runner_of(stage), seed=4)
     assert float(block.last.weight[MIDDLE]) == pytest.approx(best[0], abs=0.03)
     assert float(block.last.log_std[MIDDLE]) == pytest.approx(best[1], abs=0.1)
     unseen = copy.deepcopy(block.last.log_std.detach())
@@ -135,16 +148,14 @@ def test_training_finds_the_minimum_of_the_integral() -> None:
     assert unseen.abs().max() < 0.1  # weights that see nothing go to the prior
 
 
-@pytest.mark.parametrize("analytic", [False, True])
-@pytest.mark.parametrize("draws", ["weights", "activations"])
-def test_the_predictive_moments_are_the_integrals(analytic: bool, draws: str) -> None:
+@pytest.mark.parametrize("sampling", ["weights", "all-weights", "activations"])
+def test_the_predictive_moments_are_the_integrals(sampling: str) -> None:
     x, weights = both(ONE, TWO)
     mean = (weights * x).sum((1, 2))
     variance = (weights * x**2).sum((1, 2)) - mean**2
-    stage = stage_of(1)
-    cascade = Cascade([block_of(*ONE), block_of(*TWO)])
-    settings = InferenceSettings(draws=draws, analytic=analytic)
-    found = estimate(cascade, stage.data, stage.image, settings, samples=20_000, seed=5)
+    (measured,) = group_of(stage_of(1)).measured
+    sampler = Sampler(Cascade([block_of(*ONE), block_of(*TWO)]), InferenceSettings(sampling=sampling))
+    found = sampler.estimate(measured.problem, measured.data[:], samples=20_000, seed=5)
     assert found.samples == 20_000
     assert (abs(found.image.flatten().numpy() - mean) < 4 * found.image_error.flatten().numpy()).all()
     assert (abs(found.epistemic.flatten().numpy() - variance) < 4 * found.epistemic_error.flatten().numpy()).all()
@@ -152,13 +163,13 @@ def test_the_predictive_moments_are_the_integrals(analytic: bool, draws: str) ->
     assert torch.allclose(found.aleatoric, torch.full_like(found.aleatoric, STD**2))
 
 
-def test_the_last_block_in_closed_form_needs_fewer_draws() -> None:
-    stage = stage_of(1)
-    cascade = Cascade([block_of(0.4, 0.1), block_of(-0.3, 0.4)])  # most of the doubt is the last block's
+def test_the_last_block_in_closed_form_needs_fewer_samples() -> None:
+    (measured,) = group_of(stage_of(1)).measured
+    cascade = Cascade([block_of(0.4, 0.1), block_of(-0.3, 0.4)])  # most of the variance is the last block's
     errors = [
-        estimate(
-            cascade, stage.data, stage.image, InferenceSettings(analytic=analytic), samples=400, seed=6
-        ).relative_error()
-        for analytic in (False, True)
+        Sampler(cascade, InferenceSettings(sampling=sampling))
+        .estimate(measured.problem, measured.data[:], samples=400, seed=6)
+        .relative_error()
+        for sampling in ("all-weights", "weights")
     ]
     assert errors[1] < errors[0] / 3

@@ -1,1 +1,1 @@
-"""Gaussians: random layers, their divergence from the prior, and what becomes of a Gaussian on its way."""
+"""Gaussian distributions: random layers, their KL divergence from the prior, and moments after a function."""

@@ -1,4 +1,4 @@
-"""Gaussians, pixel by pixel, and their moments behind a function."""
+"""Independent Gaussians, one per pixel, and the moments of a function of them."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian:
-    """Independent Gaussians, one per pixel; None stands for no statement about the variance."""
+    """Independent Gaussians, one per pixel; the variance is None where it is unknown."""
 
     mean: Tensor  # (batch, 1, height, width)
     variance: Tensor | None  # broadcasts to the mean
@@ -27,17 +27,19 @@ def relu_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of max(0, z), z ~ N(m, s^2), in closed form.
 
     E = m F + s p, E2 = (m^2 + s^2) F + m s p with p and F the density and the distribution function of N(0, 1) at
-    m / s. The variance is put together from terms that do not cancel where m >> s:
+    m / s. The variance is a sum of terms that do not cancel where m >> s:
     Var = s^2 F + m^2 F (1 - F) + m s p (1 - 2 F) - s^2 p^2.
     """
     std = safe_sqrt(variance)
-    certain = std == 0
-    ratio = mean / torch.where(certain, 1, std)
+    is_constant = std == 0
+    ratio = mean / torch.where(is_constant, 1, std)
     below, above = torch.special.ndtr(-ratio), torch.special.ndtr(ratio)
     density = torch.exp(-(ratio**2) / 2) / math.sqrt(2 * math.pi)
-    first = mean * above + std * density
-    spread = variance * (above - density**2) + mean**2 * above * below + mean * std * density * (below - above)
-    return torch.where(certain, mean.clamp_min(0), first.clamp_min(0)), torch.where(certain, 0, spread.clamp_min(0))
+    output_mean = mean * above + std * density
+    output_variance = variance * (above - density**2) + mean**2 * above * below + mean * std * density * (below - above)
+    return torch.where(is_constant, mean.clamp_min(0), output_mean.clamp_min(0)), torch.where(
+        is_constant, 0, output_variance.clamp_min(0)
+    )
 
 
 def expectation(

@@ -19,12 +19,12 @@ from torch.nn.functional import pad, unfold
 
 from bayescade.bayes.layers import KERNEL, LastConv, MeanFieldConv
 
-WORK_BYTES = 2**30  # of patches held at once
+WORK_BYTES = 2**30  # most bytes of patches in memory
 
 
 @final
 class NormalEquations:
-    """G and r, summed over pixels as they come, in float64."""
+    """G and r, summed over the pixels of many batches, in float64."""
 
     def __init__(self, layer: MeanFieldConv):
         size = layer.weight.numel() + 1
@@ -37,7 +37,7 @@ class NormalEquations:
         weight: Tensor,  # (batch, 1, height, width) w
         residual: Tensor,  # (batch, 1, height, width) e
     ) -> None:
-        """Adds the pixels of a batch, as many images at a time as fit memory: their patches are large."""
+        """Adds the pixels of a batch. Patches are large, so it splits the batch to fit memory."""
         h = h if h.dtype == torch.float64 else h.float()
         at_once = max(1, WORK_BYTES // (4 * len(self.slope) * h[0, 0].numel() * h.element_size()))
         parts = zip(h.split(at_once), weight.split(at_once), residual.split(at_once), strict=True)
@@ -49,7 +49,7 @@ class NormalEquations:
             self.slope += (weighted @ e.flatten()).double()
 
     def posterior(self, mean: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Mean (weights, then bias) and covariance of the exact posterior, seen from the present mean."""
+        """Mean (weights, then bias) and covariance of the exact posterior, linearised at the present mean."""
         prior = torch.ones_like(self.slope)
         prior[-1] = 0
         precision = torch.diag(prior) + self.gram / temperature
@@ -59,7 +59,7 @@ class NormalEquations:
     @torch.no_grad()
     def refit(self, layer: MeanFieldConv, temperature: float = 1.0) -> None:
         """Sets the layer to the nearest Gaussian with independent weights."""
-        layer.log_std.copy_(log_spread(self.gram.diagonal()[:-1], temperature).reshape(layer.log_std.shape))
+        layer.log_std.copy_(posterior_log_std(self.gram.diagonal()[:-1], temperature).reshape(layer.log_std.shape))
         mean = torch.cat([layer.weight.flatten(), layer.bias]).double()
         mean, _ = self.posterior(mean, temperature)
         layer.weight.copy_(mean[:-1].reshape(layer.weight.shape))
@@ -67,11 +67,11 @@ class NormalEquations:
 
 
 class Inputs(Protocol):
-    """What a last layer sees of some images, however it is kept."""
+    """The input of a last layer for a batch of images, in any memory layout."""
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Size in bytes."""
 
     def output_mean(self, layer: LastConv) -> Tensor:
         """The layer's output with mean weights, (images, 1, height, width)."""
@@ -89,13 +89,13 @@ class Inputs(Protocol):
 @final
 @dataclasses.dataclass(frozen=True)
 class PlainInputs:
-    """Features as they are."""
+    """Features in the layout of torch."""
 
     h: Tensor  # (images, channels, height, width)
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Size in bytes."""
         return self.h.numel() * self.h.element_size()
 
     def output_mean(self, layer: LastConv) -> Tensor:
@@ -110,21 +110,21 @@ class PlainInputs:
         self,
         weight: Tensor,  # (images, 1, height, width) w
     ) -> Tensor:
-        """The diagonal of G, (channels, 3, 3): tap after tap, the features that it moves onto a pixel, squared and weighted."""
+        """The diagonal of G, (channels, 3, 3): for each tap, the weighted sum of its squared features."""
         height, width = self.h.shape[-2:]
         h = self.h if self.h.dtype == torch.float64 else self.h.float()
         squares = pad(h, (KERNEL // 2,) * 4) ** 2
-        found = squares.new_empty((squares.shape[1], KERNEL, KERNEL), dtype=torch.float64)
-        for place in range(KERNEL * KERNEL):
-            down, right = divmod(place, KERNEL)
-            near = squares[:, :, down : down + height, right : right + width]
-            found[:, down, right] = (near * weight).sum((2, 3)).double().sum(0)
-        return found
+        diagonal = squares.new_empty((squares.shape[1], KERNEL, KERNEL), dtype=torch.float64)
+        for tap in range(KERNEL * KERNEL):
+            down, right = divmod(tap, KERNEL)
+            shifted = squares[:, :, down : down + height, right : right + width]
+            diagonal[:, down, right] = (shifted * weight).sum((2, 3)).double().sum(0)
+        return diagonal
 
 
 @final
 class Curvature:
-    """The diagonal of G alone, which is all that the standard deviations need, and far cheaper."""
+    """The diagonal of G. The standard deviations need nothing else, and it is much cheaper than G."""
 
     def __init__(self, layer: MeanFieldConv):
         self.diagonal = torch.zeros(layer.weight.shape[1:], dtype=torch.float64, device=layer.weight.device)
@@ -134,7 +134,7 @@ class Curvature:
         inputs: Inputs,
         weight: Tensor,  # (images, 1, height, width) w
     ) -> None:
-        """Adds the pixels of some images."""
+        """Adds the pixels of a batch."""
         self.diagonal += inputs.curvature(weight)
 
     @torch.no_grad()
@@ -144,9 +144,9 @@ class Curvature:
 
     def log_std(self, temperature: float = 1.0) -> Tensor:
         """Log standard deviations of the nearest Gaussian with independent weights, (1, channels, 3, 3)."""
-        return log_spread(self.diagonal, temperature)[None]
+        return posterior_log_std(self.diagonal, temperature)[None]
 
 
-def log_spread(diagonal: Tensor, temperature: float) -> Tensor:
-    """The log standard deviations that belong to a diagonal of G."""
+def posterior_log_std(diagonal: Tensor, temperature: float) -> Tensor:
+    """log s = -log(1 + G_dd / temperature) / 2, like the diagonal."""
     return -torch.log1p(diagonal / temperature) / 2

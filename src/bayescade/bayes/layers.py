@@ -1,8 +1,8 @@
 """Convolutions whose weights are Gaussian: the last layer of a block, and of its variance network.
 
-A layer is applied in one of four ways: with the mean of its weights; with noise in its output, as if every pixel had drawn
-its own weights (local reparametrisation: a training device, the paper's way at inference too); with one draw of the weights
-for all pixels and all images; or giving the mean and variance of its output.
+A layer is applied in one of four ways: with the mean of its weights; with independent noise in every pixel of its output (local
+reparametrisation: for training, and in the paper for inference too); with one sample of the weights for all pixels and all
+images; or as the mean and variance of its output.
 """
 
 from abc import ABC, abstractmethod
@@ -15,9 +15,9 @@ from torch.nn.functional import conv2d
 from bayescade.bayes.gaussian import safe_sqrt
 from bayescade.bayes.kl import kl_from_standard_normal
 
-KERNEL = 3  # pixels each way, with zeros around the image
+KERNEL = 3  # height and width in pixels; images are padded with zeros
 MEAN_STD = 0.05  # of the initial means
-LOG_STD_START, LOG_STD_SPREAD = -9.0, 0.05  # of the initial log standard deviations
+LOG_STD_START, LOG_STD_NOISE = -9.0, 0.05  # of the initial log standard deviations
 
 
 class LastConv(nn.Module, ABC):
@@ -62,42 +62,42 @@ class LastConv(nn.Module, ABC):
         """Mean output plus noise of the output's variance, independent in every pixel."""
         return self.mean(h) + safe_sqrt(self.output_variance(h)) * noise
 
-    def draw(
+    def sample_weights(
         self,
         noise: Tensor,  # (samples, channels, 3, 3), standard normal
     ) -> Tensor:
-        """Draws of the weights, (samples, channels, 3, 3)."""
+        """Samples of the weights, (samples, channels, 3, 3)."""
         return self.weight + self.std() * noise
 
-    def each(
+    def conv_shared(
         self,
         h: Tensor,  # (batch, channels, height, width)
-        noise: Tensor,  # (samples, channels, 3, 3)
+        weights: Tensor,  # (samples, channels, 3, 3)
     ) -> Tensor:
-        """The output of every image with every draw, (samples * batch, 1, height, width), samples in front."""
-        out = conv2d(h, self.draw(noise), self.bias.expand(len(noise)), padding=KERNEL // 2)
+        """The output of every image with every sample of the weights, (samples * batch, 1, height, width)."""
+        out = conv2d(h, weights, self.bias.expand(len(weights)), padding=KERNEL // 2)
         return out.transpose(0, 1).flatten(0, 1)[:, None]
 
-    def own(
+    def conv_per_sample(
         self,
         h: Tensor,  # (samples * batch, channels, height, width), samples in front
-        noise: Tensor,  # (samples, channels, 3, 3)
+        weights: Tensor,  # (samples, channels, 3, 3)
     ) -> Tensor:
-        """The output of every sample with its own draw, (samples * batch, 1, height, width).
+        """The output of every sample's images with the weights of that sample, (samples * batch, 1, height, width).
 
-        One matrix product over the channels for the nine taps, then the taps' images are moved and added.
+        One matrix product over the channels for the nine taps, then the nine images are shifted and added.
         """
-        samples, channels = noise.shape[:2]
+        samples, channels = weights.shape[:2]
         height, width = h.shape[-2:]
-        taps = self.draw(noise).flatten(2).transpose(1, 2)  # (samples, 9, channels)
+        taps = weights.flatten(2).transpose(1, 2)  # (samples, 9, channels)
         pixels = h.permute(0, 2, 3, 1).reshape(samples, -1, channels)  # no copy when channels are last in memory
         parts = torch.bmm(taps, pixels.transpose(1, 2)).reshape(samples, KERNEL * KERNEL, -1, height, width)
         edge = KERNEL // 2
         parts = nn.functional.pad(parts, (edge, edge, edge, edge))
         out = self.bias.expand(1)
-        for place in range(KERNEL * KERNEL):
-            down, right = divmod(place, KERNEL)
-            out = out + parts[:, place, :, down : down + height, right : right + width]
+        for tap in range(KERNEL * KERNEL):
+            down, right = divmod(tap, KERNEL)
+            out = out + parts[:, tap, :, down : down + height, right : right + width]
         return out.flatten(0, 1)[:, None]
 
 
@@ -125,18 +125,17 @@ class PlainConv(LastConv):
 
 @final
 class MeanFieldConv(LastConv):
-    """Independent Gaussian weights with prior N(0, 1); nothing is added to a variance on the way to a sample.
+    """Independent Gaussian weights with prior N(0, 1).
 
-    `jitter` (0 but in the `as-released` preset) is added to the variance of the output, as the authors' code does; it is
-    a noise of that variance in every pixel of every block whatever the posterior says.
+    `jitter` is added to the variance of the output, as in the authors' code. It is 0 except in the preset `as-released`. It
+    adds noise of that variance to every pixel of every block, whatever the posterior is.
     """
 
-    def __init__(self, channels: int, generator: torch.Generator, jitter: float = 0.0):
+    def __init__(self, channels: int, generator: torch.Generator):
         super().__init__()
         self.weight, self.bias = _weight(channels, generator), nn.Parameter(torch.zeros(1))
         start = torch.full_like(self.weight.data, LOG_STD_START)
-        self.log_std = nn.Parameter(start + LOG_STD_SPREAD * torch.randn(start.shape, generator=generator))
-        self.jitter = jitter
+        self.log_std = nn.Parameter(start + LOG_STD_NOISE * torch.randn(start.shape, generator=generator))
 
     @property
     def random(self) -> bool:

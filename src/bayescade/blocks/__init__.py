@@ -1,1 +1,1 @@
-"""Blocks: (image, gradient) -> Gaussian. Each file has `build(settings, generator)`; what they share is in `_block`."""
+"""Blocks: (state, inputs) -> Gaussian. Three kinds, each with `build(settings, generator, inputs)`, and three runners."""

@@ -1,16 +1,17 @@
-"""One step of a cascade: x_k = relu(x + f(gradient, x)), and how far it may be from the truth.
+"""One block of a cascade: x_{k+1} = relu(x_k + f(x_k, inputs)) (equation 2 of the paper), and the variance of its error.
 
-All convolutions are 3 x 3 with zeros around the image and a ReLU behind them, but the last:
+All convolutions are 3 x 3 with zeros around the image and a ReLU after them, but the last:
 
-    image branch     x: 1 -> c -> 2c
-    gradient branch  g: 1 -> c -> 2c
-    common           4c -> 2c -> c, then the last convolution c -> 1
+    image branch   image and memory channels: 1 + m -> c -> 2c
+    input branch   planes of the problem, the gradient first: n -> c -> 2c
+    common         4c -> 2c -> c, then the last convolution c -> 1
+
+The memory for the next block is the first m of the c common features.
 """
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 from typing import final
 
 import torch
@@ -18,10 +19,13 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, relu
 
 from bayescade.bayes.gaussian import Gaussian, relu_moments
-from bayescade.bayes.last_layer import Inputs
+from bayescade.bayes.last_layer import Inputs, PlainInputs
 from bayescade.bayes.layers import KERNEL, LastConv
-from bayescade.blocks.convolution import Convolution
+from bayescade.blocks.convolution import Convolution, ConvStack
+from bayescade.blocks.sampling import Sampling
 from bayescade.errors import UserError
+
+VARIANCES = ("inputs", "features")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,102 +33,79 @@ class BlockSettings:
     """Shape of a block; the defaults are the paper's."""
 
     channels: int = 16  # c
-    depth: int = 2  # convolutions of each branch, and of the common part before the last
-    variance_channels: int = 4  # of the variance network
-    variance_depth: int = 1  # its convolutions before the last
-    variance_input: str = (
-        "inputs"  # what it sees: inputs (x and g), or features (also the common features, without gradient)
-    )
-    variance_floor: float = 1e-6  # the least variance, of intensity squared
-    jitter: float = (
-        0.0  # added to the variance of sampled activations; anything but 0 makes the epistemic map a constant
-    )
+    memory_channels: int = 0  # m: features that a block passes to the next
+    # What the variance network sees: inputs (image and planes; 4 channels, 1 convolution: the paper), or features (also the
+    # common features, without gradient; 16 channels, 2 convolutions).
+    variance: str = "inputs"
 
     def __post_init__(self) -> None:
-        for name in ("channels", "depth", "variance_channels", "variance_depth"):
-            if not 1 <= getattr(self, name) <= 1024:
-                raise UserError(f"setting {name}: expected a whole number from 1 to 1024, got {getattr(self, name)}")
-        if self.variance_input not in ("inputs", "features"):
-            raise UserError(f"setting variance_input: expected inputs or features, got '{self.variance_input}'")
-        for name in ("variance_floor", "jitter"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"setting {name}: expected a number from 0 to 1, got {getattr(self, name)}")
+        if not 1 <= self.channels <= 1024:
+            raise UserError(f"setting channels: expected a whole number from 1 to 1024, got {self.channels}")
+        if not 0 <= self.memory_channels <= self.channels:
+            raise UserError(
+                f"setting memory_channels: expected 0 to {self.channels} (channels), got {self.memory_channels}"
+            )
+        if self.variance not in VARIANCES:
+            raise UserError(f"setting variance: expected {' or '.join(VARIANCES)}, got '{self.variance}'")
 
 
-class Draw(ABC):
-    """How the random layers of a block are applied; `place` is 0 for the image's layer and 1 for the variance's."""
+@dataclasses.dataclass(frozen=True)
+class State:
+    """The input of a block: image and memory."""
 
-    @abstractmethod
-    def apply(self, layer: LastConv, h: Tensor, place: int) -> Tensor:
-        """The layer's output."""
+    image: Tensor  # (batch, 1, height, width); (samples * batch, ...) with samples in front where `repeated`
+    memory: Tensor | None = None  # (like the image, m channels)
+    repeated: bool = False  # whether every sample has a different image; else all samples share one
 
-    def spread(self, x: Tensor) -> Tensor:
-        """An input of the block beside the layer's output."""
-        return x
+    @property
+    def shared(self) -> bool:
+        """Whether all samples share one image."""
+        return not self.repeated
 
+    def planes(self) -> list[Tensor]:
+        """Image and memory, (batch, 1, height, width) each."""
+        return [self.image, *(self.memory.split(1, 1) if self.memory is not None else ())]
 
-@final
-class MeanDraw(Draw):
-    """No chance: the mean of the weights."""
+    def stacked(self) -> Tensor:
+        """Image and memory side by side, (batch, 1 + m, height, width)."""
+        return self.image if self.memory is None else torch.cat([self.image, self.memory], 1)
 
-    def apply(self, layer: LastConv, h: Tensor, place: int) -> Tensor:
-        return layer.mean(h)
-
-
-@final
-class ActivationDraw(Draw):
-    """Noise in the output of each layer, (batch, 1, height, width), one tensor per layer."""
-
-    def __init__(self, noise: Sequence[Tensor]):
-        self.noise = noise
-
-    def apply(self, layer: LastConv, h: Tensor, place: int) -> Tensor:
-        return layer.activations(h, self.noise[place]) if layer.random else layer.mean(h)
+    @classmethod
+    def unstacked(cls, planes: Tensor) -> "State":
+        """The state of `stacked` planes."""
+        return cls(planes[:, :1], planes[:, 1:] if planes.shape[1] > 1 else None)
 
 
-@final
-class WeightDraw(Draw):
-    """Draws of the weights, (samples, channels, 3, 3) standard normals per layer.
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """The inputs of the last layers of a block, in the layout of the runner that made them."""
 
-    With `shared` every draw is applied to every image of the batch; else the batch has the samples in front, each with
-    its own draw. The output has samples * batch images, samples in front.
-    """
-
-    def __init__(self, noise: Sequence[Tensor], shared: bool):
-        self.noise = noise
-        self.shared = shared
-
-    def apply(self, layer: LastConv, h: Tensor, place: int) -> Tensor:
-        if not layer.random:
-            return self.spread(layer.mean(h))
-        return layer.each(h, self.noise[place]) if self.shared else layer.own(h, self.noise[place])
-
-    def spread(self, x: Tensor) -> Tensor:
-        return x.repeat(len(self.noise[0]), 1, 1, 1) if self.shared else x
+    planes: Tensor  # image, memory and scaled inputs, (batch, 1 + m + n, height, width) in plain layout
+    common: Tensor  # the common features, (batch, c, height, width) in plain layout
 
 
 class Variance(nn.Module, ABC):
-    """The variance around a block's output: the aleatoric part."""
+    """The aleatoric variance of a block's output: a function of z, the output of the variance network.
 
-    floor: float = 0.0  # the least variance it can give
+    z = last(body(inputs)); a variance without a last layer is a constant.
+    """
 
-    @abstractmethod
-    def forward(
-        self,
-        inputs: Tensor,  # (batch, 2, height, width): image and scaled gradient
-        h: Tensor,  # (batch, c, height, width): the common features
-        draw: Draw,
-    ) -> Tensor:
-        """The variance, which broadcasts to the images of the draw."""
+    floor: float = 0.0  # the smallest variance
+    sees_features: bool = False  # whether the body sees the common features beside the planes
+    body: ConvStack | None
+    last: LastConv | None
 
     @abstractmethod
-    def expected(self, inputs: Tensor, h: Tensor) -> Tensor:
-        """Its mean over the weights, which broadcasts to the images."""
+    def of(self, z: Tensor | None) -> Tensor:
+        """The variance, like z, or (1, 1, 1, 1)."""
 
-    @property
     @abstractmethod
-    def layers(self) -> list[LastConv]:
-        """Its random layers."""
+    def expected_of(self, mean: Tensor | None, variance: Tensor | None) -> Tensor:
+        """The mean of the variance for Gaussian z."""
+
+    @abstractmethod
+    def informed(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The variance, and the Fisher information of z, like z."""
 
     @abstractmethod
     def rescale(self, level: float) -> None:
@@ -132,133 +113,140 @@ class Variance(nn.Module, ABC):
 
     @abstractmethod
     def start(self, variance: float) -> None:
-        """Makes it give about this variance everywhere."""
+        """Initialises it to about this variance in every pixel."""
 
     @abstractmethod
     def forget(self, features: Tensor) -> None:
-        """Takes away the weight of some of the common features, (c,) booleans, where it sees them."""
+        """Sets to zero the weights of the selected common features, (c,) booleans, if the body sees them."""
 
-    @abstractmethod
-    def at_mean(
-        self,
-        inputs: Tensor,  # (batch, 2, height, width)
-        h: Tensor,  # (batch, c, height, width)
-    ) -> tuple[Tensor, tuple[Inputs, Tensor] | None]:
-        """The variance at the mean weights, and of its random layer, if it has one, the inputs and the Fisher information of
-        the output, (batch, 1, height, width)."""
+    def seen(self, features: Features) -> Tensor:
+        """The input of the body, (batch, planes, height, width)."""
+        if not self.sees_features:
+            return features.planes
+        return torch.cat([features.planes, features.common.detach().to(features.planes.dtype)], 1)
+
+    def last_inputs(self, features: Features) -> Tensor:
+        """The input of the last layer, (batch, channels, height, width)."""
+        assert self.body is not None
+        h: Tensor = self.body(self.seen(features))
+        return h
+
+    def forward(self, features: Features, sampling: Sampling, shared: bool) -> Tensor:
+        """The variance, which broadcasts to the images of the samples."""
+        if self.last is None:
+            return self.of(None)
+        z = sampling.output(self.last, self.last_inputs(features), shared)
+        return self.of(z.float() if z.dtype == torch.bfloat16 else z)  # a square near zero needs full precision
+
+    def expected(self, features: Features) -> Tensor:
+        """Its mean over the weights, which broadcasts to the images."""
+        if self.last is None:
+            return self.expected_of(None, None)
+        h = self.last_inputs(features)
+        return self.expected_of(self.last.mean(h), self.last.output_variance(h))
+
+    def at_mean(self, features: Features) -> tuple[Tensor, tuple[Inputs, Tensor] | None]:
+        """The variance at the mean weights, and of its last layer, if it has one, inputs and Fisher information."""
+        if self.last is None:
+            return self.of(None), None
+        inputs = PlainInputs(self.last_inputs(features))
+        variance, information = self.informed(inputs.output_mean(self.last))
+        return variance, (inputs, information)
 
 
 @final
 class Trunk(nn.Module):
-    """The features of a block: a branch for the image, one for the gradient, and the common part."""
+    """The features of a block: a branch for image and memory, one for the planes of the problem, and the common part."""
 
-    def __init__(self, settings: BlockSettings, generator: torch.Generator):
+    def __init__(self, settings: BlockSettings, inputs: int, generator: torch.Generator):
         super().__init__()
-        c, more = settings.channels, settings.depth - 1
-        self.image = convolutions([1, c, *[2 * c] * more], generator)
-        self.gradient = convolutions([1, c, *[2 * c] * more], generator)
-        joined = 2 * (2 * c if more else c)
-        self.common = convolutions([joined, *[2 * c] * more, c], generator)
+        c = settings.channels
+        self.image = ConvStack([1 + settings.memory_channels, c, 2 * c], generator)
+        self.gradient = ConvStack([inputs, c, 2 * c], generator)
+        self.common = ConvStack([4 * c, 2 * c, c], generator)
 
-    def forward(self, x: Tensor, gradient: Tensor) -> Tensor:
-        if x.device.type == "cpu" and not torch.is_grad_enabled():
-            return self.common(self.branches(torch.cat([x, gradient], 1)))
-        return self.common(torch.cat([self.image(x), self.gradient(gradient)], 1))
+    def forward(
+        self,
+        image: Tensor,  # (batch, 1 + m, height, width)
+        inputs: Tensor,  # (batch, n, height, width), scaled
+    ) -> Tensor:
+        """The common features, (batch, c, height, width)."""
+        if image.device.type == "cpu" and not torch.is_grad_enabled():
+            h = torch.cat([image, inputs], 1).contiguous(memory_format=torch.channels_last)
+            for weight, bias, groups in self.joined():
+                weight = weight.contiguous(memory_format=torch.channels_last)
+                h = conv2d(h, weight, bias, padding=KERNEL // 2, groups=groups).relu_()
+        else:
+            h = torch.cat([self.image(image), self.gradient(inputs)], 1)
+        common: Tensor = self.common(h)
+        return common
 
-    def branches(self, inputs: Tensor) -> Tensor:
-        """Both branches as one: convolutions in two groups, whose outputs lie side by side without a copy."""
-        h = inputs.contiguous(memory_format=torch.channels_last)
-        for weight, bias in self.joined():
-            weight = weight.contiguous(memory_format=torch.channels_last)
-            h = conv2d(h, weight, bias, padding=KERNEL // 2, groups=2).relu_()
-        return h
+    def branches(self) -> list[tuple[Convolution, Convolution]]:
+        """The convolutions of both branches, pair by pair."""
+        return list(zip(self.image.convolutions(), self.gradient.convolutions(), strict=True))
 
-    def joined(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Weight and bias of the branches' convolutions, both branches as one in two groups."""
-        for one, other in zip(self.image, self.gradient, strict=True):
-            if isinstance(one, nn.Conv2d) and isinstance(other, nn.Conv2d):
-                weight, bias = (torch.cat([getattr(one, name), getattr(other, name)]) for name in ("weight", "bias"))
-                yield weight, bias
-
-
-def convolutions(channels: Sequence[int], generator: torch.Generator) -> nn.Sequential:
-    """Convolutions with a ReLU behind each, from channels to channels."""
-    layers: list[nn.Module] = []
-    for into, out in pairwise(channels):
-        conv = Convolution(into, out, KERNEL)
-        bound = (into * KERNEL * KERNEL) ** -0.5  # as torch does by default
-        nn.init.uniform_(conv.weight, -bound, bound, generator=generator)
-        assert conv.bias is not None
-        nn.init.uniform_(conv.bias, -bound, bound, generator=generator)
-        layers += [conv, nn.ReLU(inplace=True)]
-    return nn.Sequential(*layers)
-
-
-def channels_last(module: nn.Module) -> None:
-    """Lays out the weights so that convolutions work with the channels of a pixel side by side, which is faster."""
-    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    def joined(self) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """Weight, bias and groups of the branches' convolutions, both branches as one, so that no copy joins their outputs."""
+        for one, other in self.branches():
+            bias = torch.cat([one.bias, other.bias])
+            if one.in_channels == other.in_channels:
+                yield torch.cat([one.weight, other.weight]), bias, 2
+            else:  # zeros for the inputs of the other branch
+                into, out = one.in_channels + other.in_channels, len(one.bias)
+                weight = one.weight.new_zeros((len(bias), into, KERNEL, KERNEL))
+                weight[:out, : one.in_channels], weight[out:, one.in_channels :] = one.weight, other.weight
+                yield weight, bias, 1
 
 
 @final
 class Block(nn.Module):
-    """(image, gradient) -> Gaussian around the next image."""
+    """(state, inputs) -> Gaussian around the next image."""
 
-    gradient_scale: Tensor
+    input_scale: Tensor
     output_scale: Tensor
 
-    def __init__(self, trunk: Trunk, last: LastConv, variance: Variance | None):
+    def __init__(self, settings: BlockSettings, trunk: Trunk, last: LastConv, variance: Variance | None, inputs: int):
         super().__init__()
+        self.memory_channels = settings.memory_channels
         self.trunk = trunk
         self.last = last
         self.variance = variance
-        self.register_buffer("gradient_scale", torch.ones(()))  # the gradient is multiplied by it
-        self.register_buffer("output_scale", torch.ones(()))  # and so is the output of the last layer
+        self.register_buffer("input_scale", torch.ones(inputs))  # factor of each plane of the problem
+        self.register_buffer("output_scale", torch.ones(()))  # factor of the output of the last layer
 
     @property
     def layers(self) -> list[LastConv]:
-        """The random layers, in the order in which draws count them."""
-        found = [self.last, *(self.variance.layers if self.variance is not None else [])]
-        return [layer for layer in found if layer.random]
+        """The random layers: that of the image, and that of the variance."""
+        layers = [self.last, self.variance.last if self.variance is not None else None]
+        return [layer for layer in layers if layer is not None and layer.random]
 
     def kl(self) -> Tensor:
         """Divergence of the random weights from the prior."""
         return sum((layer.kl() for layer in self.layers), start=self.last.weight.new_zeros(()))
 
-    def forward(
+    def features(
         self,
-        x: Tensor,  # (batch, 1, height, width)
-        gradient: Tensor,  # (batch, 1, height, width), of the data fidelity for an operator of norm 1
-        draw: Draw,
-    ) -> Gaussian:
-        """The next image and its variance, for a draw of the random layers."""
-        inputs, h = self.features(x, gradient)
-        mean = self.image_of(x, h, draw)
-        return Gaussian(mean, self.variance(inputs, h, draw) if self.variance is not None else None)
+        state: State,
+        inputs: Tensor,  # (batch, n, height, width): `InverseProblem.inputs`
+    ) -> Features:
+        """The inputs of the last layers."""
+        image, scaled = state.stacked(), inputs * self.input_scale.reshape(-1, 1, 1)
+        return Features(torch.cat([image, scaled], 1), self.trunk(image, scaled))
 
-    def image(self, x: Tensor, gradient: Tensor, draw: Draw) -> Tensor:
-        """The next image alone, which is all that the next block needs."""
-        return self.image_of(x, self.features(x, gradient)[1], draw)
+    def next_image(self, state: State, features: Features, sampling: Sampling) -> Tensor:
+        """relu(x + output_scale last(h))."""
+        out = sampling.output(self.last, features.common, state.shared)
+        return relu(sampling.repeat_for_samples(state.image, state.shared) + self.output_scale * out)
 
-    def image_of(self, x: Tensor, h: Tensor, draw: Draw) -> Tensor:
-        """The next image from the common features."""
-        return relu(draw.spread(x) + self.output_scale * draw.apply(self.last, h, 0))
-
-    def features(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs side by side, (batch, 2, height, width), and the common features."""
-        scaled = gradient * self.gradient_scale
-        return torch.cat([x, scaled], 1), self.trunk(x, scaled)
-
-    def moments(self, x: Tensor, gradient: Tensor) -> tuple[Gaussian, Tensor | None]:
-        """Moments of the output over all weights of this block, given its input, in closed form.
-
-        The Gaussian has the mean and the (epistemic) variance of the next image; beside it the mean of the aleatoric
-        variance. The last layer is linear in its weights, so x + output is Gaussian in every pixel; its moments behind the
-        ReLU are known.
-        """
-        inputs, h = self.features(x, gradient)
-        image = self.moments_of(x, self.last.mean(h), self.last.output_variance(h))
-        return image, self.variance.expected(inputs, h) if self.variance is not None else None
+    def forward(self, state: State, inputs: Tensor, sampling: Sampling) -> Gaussian:
+        """The next image and its variance."""
+        features = self.features(state, inputs)
+        image = self.next_image(state, features, sampling)
+        return Gaussian(image, self.variance(features, sampling, state.shared) if self.variance is not None else None)
 
     def moments_of(self, x: Tensor, mean: Tensor, variance: Tensor) -> Gaussian:
-        """Moments of the next image from those of the last layer's output."""
+        """Moments of the next image over the weights of the last layer, from those of its output.
+
+        The last layer is linear in its weights, so x + output is Gaussian in every pixel, with known moments after the ReLU.
+        """
         return Gaussian(*relu_moments(x + self.output_scale * mean, self.output_scale**2 * variance))

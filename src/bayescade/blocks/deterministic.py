@@ -6,6 +6,7 @@ from bayescade.bayes.layers import PlainConv
 from bayescade.blocks.block import Block, BlockSettings, Trunk
 
 
-def build(settings: BlockSettings, generator: torch.Generator) -> Block:
+def build(settings: BlockSettings, generator: torch.Generator, inputs: int = 1) -> Block:
     """A block with fresh weights."""
-    return Block(Trunk(settings, generator), PlainConv(settings.channels, generator), None)
+    trunk = Trunk(settings, inputs, generator)
+    return Block(settings, trunk, PlainConv(settings.channels, generator), None, inputs)

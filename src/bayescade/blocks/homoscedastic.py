@@ -1,4 +1,4 @@
-"""BDGD's block: a random last layer, and one variance for all pixels of all images."""
+"""BDGD's block: a random last layer, and one variance for all pixels of all images (equation 6 of the paper)."""
 
 import math
 from typing import final
@@ -6,16 +6,17 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from bayescade.bayes.layers import LastConv, MeanFieldConv
-from bayescade.blocks.block import Block, BlockSettings, Draw, Trunk, Variance
+from bayescade.bayes.layers import MeanFieldConv
+from bayescade.blocks.block import Block, BlockSettings, Trunk, Variance
 
 STD_START = 0.1
 
 
-def build(settings: BlockSettings, generator: torch.Generator) -> Block:
+def build(settings: BlockSettings, generator: torch.Generator, inputs: int = 1) -> Block:
     """A block with fresh weights."""
-    trunk = Trunk(settings, generator)
-    return Block(trunk, MeanFieldConv(settings.channels, generator, settings.jitter), OneVariance())
+    trunk = Trunk(settings, inputs, generator)
+    last = MeanFieldConv(settings.channels, generator)
+    return Block(settings, trunk, last, OneVariance(), inputs)
 
 
 @final
@@ -24,21 +25,17 @@ class OneVariance(Variance):
 
     def __init__(self) -> None:
         super().__init__()
+        self.body, self.last = None, None
         self.log_std = nn.Parameter(torch.tensor(math.log(STD_START)))
 
-    def forward(self, inputs: Tensor, h: Tensor, draw: Draw) -> Tensor:
-        return self.one()
-
-    def expected(self, inputs: Tensor, h: Tensor) -> Tensor:
-        return self.one()
-
-    def one(self) -> Tensor:
-        """The variance, (1, 1, 1, 1)."""
+    def of(self, z: Tensor | None) -> Tensor:
         return torch.exp(2 * self.log_std).reshape(1, 1, 1, 1)
 
-    @property
-    def layers(self) -> list[LastConv]:
-        return []
+    def expected_of(self, mean: Tensor | None, variance: Tensor | None) -> Tensor:
+        return self.of(None)
+
+    def informed(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        return self.of(None), torch.zeros_like(z)
 
     def rescale(self, level: float) -> None:
         pass
@@ -48,6 +45,3 @@ class OneVariance(Variance):
 
     def forget(self, features: Tensor) -> None:
         pass
-
-    def at_mean(self, inputs: Tensor, h: Tensor) -> tuple[Tensor, None]:
-        return self.one(), None

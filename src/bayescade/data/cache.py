@@ -1,7 +1,7 @@
-"""A cache of arrays, keyed by the hash of everything that determines them. Where it cannot be written, there is none.
+"""A cache of arrays, keyed by the hash of everything that determines them. If the folder cannot be written, nothing is cached.
 
-A file is named by its key and holds it; it is written whole or not at all, and one that is damaged or does not hold its
-key is named and made again, never trusted (an NPZ carries a checksum of every array).
+A file is named by the hash of its key and contains the key. It is written whole or not at all. A damaged file, or one with
+another key, gives a warning and is made again (an NPZ has a checksum of every array).
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def cached(
     make: Callable[[], Arrays],
     folder: Path | None = None,
 ) -> Arrays:
-    """The arrays for the key: from the cache, or made now and put there."""
+    """The arrays for the key: from the cache, or made now and cached."""
     text = json.dumps(key, sort_keys=True, allow_nan=False)
     folder = folder or cache_folder()
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.npz"
@@ -49,7 +49,7 @@ def cached(
             writer.attribute("key", text)
             writer.append(arrays)
     except (UserError, OSError):
-        pass  # no cache, no harm: they are made again next time
+        pass  # not cached: the arrays are made again next time
     return arrays
 
 

@@ -1,6 +1,7 @@
 """Scan files: sinograms with their geometry, and the truth where it is known (HDF5 or NPZ)."""
 
 import dataclasses
+import json
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -9,32 +10,32 @@ import torch
 from torch import Tensor
 
 from bayescade import __version__
-from bayescade.data.simulate import Noise, Scans
+from bayescade.data.noise import Noise, noise_from_json, noise_from_text
+from bayescade.data.simulate import Scans
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry, geometry_from_json
 from bayescade.storage.arrays import ArrayReader, ArrayWriter, check_finite
 
 
 class ScanWriter:
-    """Writes a scan file batch by batch; it appears when the last one is in."""
+    """Writes a scan file batch by batch; the file appears after the last batch."""
 
     def __init__(self, path: Path | str, geometry: Geometry, noise: Noise, seed: int):
         self._arrays = ArrayWriter(path)
         self._arrays.attribute("geometry", geometry.to_json())
-        self._arrays.attribute("noise", 0.0 if noise.photons else noise.relative)
         self._arrays.attribute("seed", seed)
         self._arrays.attribute("bayescade_version", __version__)
-        if noise.photons:
-            self._arrays.attribute("photons", noise.photons)
-            self._arrays.attribute("attenuation", noise.attenuation)
+        self._arrays.attribute("noise_model", json.dumps(noise.to_json()))
+        for name, value in _noise_numbers(noise).items():
+            self._arrays.attribute(name, value)
 
     def __enter__(self) -> Self:
         self._arrays.__enter__()
         return self
 
     def append(self, scans: Scans) -> None:
-        """Puts scans behind those that are there."""
-        arrays = {"sinogram": _rows(scans.sinogram), "truth": _rows(scans.truth)}
+        """Adds scans after the earlier ones."""
+        arrays = {"sinogram": _arrays_of(scans.sinogram), "truth": _arrays_of(scans.truth)}
         for name, array in arrays.items():
             check_finite(f"the simulated {name}", array)
         self._arrays.append(arrays)
@@ -45,13 +46,22 @@ class ScanWriter:
         self._arrays.__exit__(kind, error, trace)
 
 
-def _rows(batch: Tensor) -> Any:
+def _noise_numbers(noise: Noise) -> dict[str, float]:
+    """The attributes of our noise models; none for those of others."""
+    if noise.model == "gaussian":
+        return {"noise": noise.settings.relative}
+    if noise.model == "poisson":
+        return {"noise": 0.0, **dataclasses.asdict(noise.settings)}
+    return {}
+
+
+def _arrays_of(batch: Tensor) -> Any:
     return batch[:, 0].to("cpu", torch.float32).numpy()
 
 
 @dataclasses.dataclass(frozen=True)
 class ScanBatch:
-    """A run of scans out of a file."""
+    """Consecutive scans of a file."""
 
     sinogram: Tensor  # (batch, 1, views, bins)
     truth: Tensor | None  # (batch, 1, height, width)
@@ -97,6 +107,18 @@ class ScanReader:
         """Scans `first` to `first` + `count` - 1."""
         truth = self._finite("truth", first, count) if self.has_truth else None
         return ScanBatch(self._finite("sinogram", first, count), truth)
+
+    def noise(self) -> Noise | None:
+        """The noise that the file names, in the new form or the old; None where it names none."""
+        text = self._file.text("noise_model")
+        names = {"relative": "noise", "photons": "photons", "attenuation": "attenuation"}
+        old = {key: value for key, name in names.items() if (value := self._file.attribute(name)) is not None}
+        if text is None and not old:
+            return None
+        try:
+            return noise_from_text(text) if text is not None else noise_from_json(old)
+        except UserError as error:
+            raise UserError(f"{self._path}: {error}") from None
 
     def _finite(self, name: str, first: int, count: int) -> Tensor:
         array = self._file.read(name, first, first + count)

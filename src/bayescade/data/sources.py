@@ -1,4 +1,4 @@
-"""Where images to scan come from: a phantom of the shelf in one of the splits, or a file."""
+"""Where images to scan come from: a phantom in one of the splits, or a file."""
 
 import dataclasses
 import hashlib
@@ -21,13 +21,13 @@ from bayescade.storage.files import suffix
 class Source:
     """A list of images."""
 
-    take: Callable[[int, int, int], Tensor]  # (first, count, supersample f) -> (count, 1, height f, width f)
+    images: Callable[[int, int, int], Tensor]  # (first, count, supersample f) -> (count, 1, height f, width f)
     count: int | None  # how many there are; None = no end
-    key: dict[str, Any]  # what determines them, for the cache
+    key: dict[str, Any] | None  # determines the images, for the cache; None = not cached
 
 
 def image_source(
-    name: str,  # a phantom of the shelf or the path of an image file
+    name: str,  # a phantom or the path of an image file
     shape: tuple[int, int],
     *,
     seed: int,
@@ -43,22 +43,23 @@ def image_source(
     phantom = plugins.load(phantoms, name)
     stream = split_seed(seed, split)
 
-    def take(first: int, count: int, supersample: int) -> Tensor:
-        images: Tensor = phantom.generate(
+    def images(first: int, count: int, supersample: int) -> Tensor:
+        generated: Tensor = phantom.generate(
             count, shape, seed=stream, first=first, supersample=supersample, device=device
         )
-        return images
+        return generated
 
-    return Source(take, None, {"phantom": name, "shape": list(shape), "stream": stream})
+    key = {"phantom": name, "shape": list(shape), "stream": stream}
+    return Source(images, None, key if name in plugins.our_names(phantoms) else None)
 
 
 def file_source(path: str, shape: tuple[int, int]) -> Source:
-    """The images of a file; a pixel is split into pixels of its value."""
-    images = read_images(path, shape)
+    """The images of a file; with `supersample` a pixel is split into pixels of the same value."""
+    stored = read_images(path, shape)
 
-    def take(first: int, count: int, supersample: int) -> Tensor:
-        chosen = images[first : first + count]
+    def images(first: int, count: int, supersample: int) -> Tensor:
+        chosen = stored[first : first + count]
         return interpolate(chosen, scale_factor=supersample, mode="nearest") if supersample > 1 else chosen
 
-    content = hashlib.sha256(images.numpy().tobytes()).hexdigest()
-    return Source(take, len(images), {"file": content, "shape": list(shape)})
+    content = hashlib.sha256(stored.numpy().tobytes()).hexdigest()
+    return Source(images, len(stored), {"file": content, "shape": list(shape)})

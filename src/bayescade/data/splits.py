@@ -1,4 +1,4 @@
-"""Four disjoint splits by seed: what is learned, what is chosen, what is calibrated and what is reported never meet."""
+"""Four disjoint splits by seed: images for training, choices, calibration and reported scores are never the same."""
 
 from bayescade.errors import UserError
 from bayescade.seeds import check_seed, derived_seed

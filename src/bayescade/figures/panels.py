@@ -15,7 +15,7 @@ from torch import Tensor
 from bayescade.results import Reconstruction
 from bayescade.storage.files import replacing
 
-# Panels of one scale share their colours; the model's doubt is often far below the data's, so it has a scale of its own.
+# Panels of one scale share their colours. The epistemic std is often far below the aleatoric one, so it has another scale.
 Scale = Literal["value", "error", "std", "epistemic std"]
 COLOURS: dict[Scale, str] = {"value": "gray", "error": "RdBu_r", "std": "magma", "epistemic std": "viridis"}
 
@@ -29,31 +29,29 @@ class Panel:
     scale: Scale = "value"
 
 
-def reconstruction_panels(result: Reconstruction, place: int = 0) -> list[Panel]:
-    """Truth, reconstruction, error and standard deviations of one image, as far as they are there."""
-    image = _array(result.image, place)
+def reconstruction_panels(result: Reconstruction, index: int = 0) -> list[Panel]:
+    """Truth, reconstruction, error and standard deviations of one image, without those that the result does not have."""
+    image = _array(result.image, index)
     panels = [Panel(result.model if "/" in result.model else result.model.upper(), image)]
     if result.truth is not None:
-        truth = _array(result.truth, place)
+        truth = _array(result.truth, index)
         panels = [Panel("truth", truth), *panels, Panel("error", image - truth, "error")]
     if result.aleatoric is not None:
-        panels.append(Panel("aleatoric std: the data's doubt", _array(result.aleatoric.sqrt(), place), "std"))
+        panels.append(Panel("aleatoric std (data)", _array(result.aleatoric.sqrt(), index), "std"))
     if result.epistemic is not None:
-        panels.append(
-            Panel("epistemic std: the model's doubt", _array(result.epistemic.sqrt(), place), "epistemic std")
-        )
+        panels.append(Panel("epistemic std (model)", _array(result.epistemic.sqrt(), index), "epistemic std"))
     return panels
 
 
-def _array(batch: Tensor, place: int) -> NDArray[Any]:
-    array: NDArray[Any] = batch[place, 0].detach().cpu().numpy()
+def _array(batch: Tensor, index: int) -> NDArray[Any]:
+    array: NDArray[Any] = batch[index, 0].detach().cpu().numpy()
     return array
 
 
 def draw_panels(
-    rows: Sequence[Sequence[Panel | None]],  # None leaves a place empty
+    rows: Sequence[Sequence[Panel | None]],  # None leaves a panel out
     path: Path | str,
-    geometry: str,  # JSON text: for the axes
+    geometry: str | None,  # JSON text: for the axes; None: pixels of size 1
     title: str = "",
     unit: str = "pixel",  # of the geometry's lengths
 ) -> None:
@@ -66,14 +64,19 @@ def draw_panels(
     limits = _limits([panel for row in rows for panel in row if panel is not None])
     axes = figure.subplots(len(rows), columns, squeeze=False)
     for row, row_axes in zip(rows, axes, strict=True):
-        for place, axis in enumerate(row_axes):
-            panel = row[place] if place < len(row) else None
+        for column, axis in enumerate(row_axes):
+            panel = row[column] if column < len(row) else None
             if panel is None:
                 axis.set_visible(False)
                 continue
             low, high = limits[panel.scale]
             drawn = axis.imshow(
-                panel.image.T, origin="lower", cmap=COLOURS[panel.scale], vmin=low, vmax=high, extent=_extent(geometry)
+                panel.image.T,
+                origin="lower",
+                cmap=COLOURS[panel.scale],
+                vmin=low,
+                vmax=high,
+                extent=_extent(panel.image, geometry),
             )
             axis.set_title(panel.title, fontsize=10)
             axis.set_xlabel(f"x ({unit})", fontsize=8)
@@ -103,7 +106,7 @@ def _limits(panels: list[Panel]) -> dict[Scale, tuple[float, float]]:
     return limits
 
 
-def _extent(geometry: str) -> tuple[float, float, float, float]:
-    values = json.loads(geometry)
-    height, width = (size * values["pixel_size"] / 2 for size in values["image_shape"])
+def _extent(image: np.ndarray, geometry: str | None) -> tuple[float, float, float, float]:
+    pixel = json.loads(geometry)["pixel_size"] if geometry is not None else 1.0
+    height, width = (size * pixel / 2 for size in image.shape)
     return (-height, height, -width, width)

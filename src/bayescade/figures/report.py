@@ -1,4 +1,4 @@
-"""A page about one evaluation: the scores, and the images the method did worst, middling and best on."""
+"""A page about one evaluation: the scores, and the images with the worst, median and best score."""
 
 import html
 import json
@@ -28,7 +28,7 @@ def write_report(
     folder = make_folder(folder)
     order = _by_psnr(scores["psnr"][: len(result.image)])
     chosen = {"worst": order[0], "median": order[len(order) // 2], "best": order[-1]}
-    rows = [reconstruction_panels(result, place) for place in chosen.values()]
+    rows = [reconstruction_panels(result, index) for index in chosen.values()]
     draw_panels(rows, folder / "figure.png", result.geometry, f"{row['method']} on {row['case']}: worst, median, best")
     write_json(folder / "scores.json", {"row": row, "scores": scores})
     write_text(folder / "report.html", _page(row, scores, chosen))
@@ -36,7 +36,7 @@ def write_report(
 
 
 def _by_psnr(values: list[float | None]) -> list[int]:
-    return sorted(range(len(values)), key=lambda place: float("inf") if values[place] is None else values[place])  # type: ignore[arg-type, return-value]
+    return sorted(range(len(values)), key=lambda index: float("inf") if values[index] is None else values[index])  # type: ignore[arg-type, return-value]
 
 
 def _page(row: Mapping[str, Any], scores: Mapping[str, list[float | None]], chosen: Mapping[str, int]) -> str:
@@ -47,19 +47,19 @@ def _page(row: Mapping[str, Any], scores: Mapping[str, list[float | None]], chos
         if isinstance(value, float)
     )
     names = list(scores)
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    header = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     body = "".join(
-        f"<tr><td>{place}</td>{''.join(f'<td>{_number(scores[name][place])}</td>' for name in names)}</tr>"
-        for place in range(len(scores[names[0]]))
+        f"<tr><td>{index}</td>{''.join(f'<td>{_number(scores[name][index])}</td>' for name in names)}</tr>"
+        for index in range(len(scores[names[0]]))
     )
-    which = ", ".join(f"{name}: image {place}" for name, place in chosen.items())
+    which = ", ".join(f"{name}: image {index}" for name, index in chosen.items())
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>"
         f"<h1>{title}</h1><p>PSNR in dB, data range 1; means over the images.</p>"
         f"<table><tr><th>score</th><th>mean</th></tr>{means}</table>"
         f"<h2>Images</h2><p>By PSNR: {which}. Grey values share one scale, errors another.</p>"
         f"<img src=figure.png alt='truth, reconstruction and error of three images'>"
-        f"<h2>Every image</h2><table><tr><th>image</th>{head}</tr>{body}</table>"
+        f"<h2>Every image</h2><table><tr><th>image</th>{header}</tr>{body}</table>"
         f"<script type=application/json id=row>{json.dumps(dict(row)).replace('<', chr(92) + 'u003c')}</script></html>\n"
     )
 

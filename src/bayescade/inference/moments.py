@@ -1,11 +1,11 @@
-"""Moments of samples as they come, with standard errors, in memory that does not grow with their number.
+"""Moments of samples with standard errors, in memory that does not grow with the number of samples.
 
-Draw t of the weights gives a mean image a_t, a variance v_t around it that is also the model's doubt (what the weights of
-the last block add, if they were not drawn but integrated; else 0), and an aleatoric variance s_t. By the law of total variance
+Sample t of the weights gives a mean image a_t, an aleatoric variance s_t, and a variance v_t over the weights of the last block
+if these were integrated (else 0). By the law of total variance (equation 8 of the paper, there with v = 0)
 
     image = mean a,    aleatoric = mean s,    epistemic = mean v + mean (a - mean a)^2.
 
-Sample variances divide by T. Everything is summed in float64 around the first draw, so nothing cancels.
+Sample variances divide by T. Everything is summed in float64 around the first sample, so that nothing cancels.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ class Estimate:
     aleatoric: Tensor | None  # variance
     epistemic: Tensor  # variance
     samples: int
-    has_errors: bool  # whether the standard errors say anything: one sample of something random has none
+    has_errors: bool  # whether there are standard errors: one random sample has none
     image_error: Tensor  # standard error of the image
     aleatoric_error: Tensor | None
     epistemic_error: Tensor  # of the variance
@@ -39,7 +39,7 @@ class Estimate:
 
 @final
 class StreamingMoments:
-    """Sums over samples; `estimate` says what they amount to so far."""
+    """Sums over samples; `estimate` gives the moments of the samples so far."""
 
     def __init__(self) -> None:
         self.samples = 0
@@ -52,17 +52,16 @@ class StreamingMoments:
         variance: Tensor | None,  # like the mean: v; None for 0
         aleatoric: Tensor | None,  # broadcasts to the mean: s; None where there is none
     ) -> None:
-        """Adds some samples."""
+        """Adds samples."""
         mean = mean.double()
         if self.centre is None:
             self.centre = mean[0].clone()
-        away = mean - self.centre
-        squares = away**2
-        doubt = squares + variance if variance is not None else squares
-        terms = {"a": away, "aa": squares, "u": doubt, "uu": doubt**2, "ua": doubt * away}
+        a = mean - self.centre
+        u = a**2 + variance if variance is not None else a**2
+        terms = {"a": a, "aa": a**2, "u": u, "uu": u**2, "ua": u * a}
         if aleatoric is not None:
-            spread = aleatoric.double().expand_as(mean)
-            terms |= {"s": spread, "ss": spread**2}
+            s = aleatoric.double().expand_as(mean)
+            terms |= {"s": s, "ss": s**2}
         for name, term in terms.items():
             total = term.sum(0)
             self.sums[name] = self.sums[name] + total if name in self.sums else total
@@ -70,11 +69,11 @@ class StreamingMoments:
 
     def estimate(
         self,
-        chance: bool = True,  # whether anything was drawn; else one sample is exact
+        chance: bool = True,  # whether anything was sampled; else one sample is exact
     ) -> Estimate:
         """Mean, aleatoric and epistemic variance, and their standard errors by the delta method.
 
-        The epistemic variance is mean u - (mean a)^2 with a counted from the first draw and u = v + a^2, so its error is
+        The epistemic variance is mean u - (mean a)^2 with a relative to the first sample and u = v + a^2, so its error is
         that of the mean of u - 2 (mean a) a.
         """
         if self.centre is None:

@@ -1,335 +1,301 @@
-"""Samples of a cascade: T draws of all its random weights, each pushed through all blocks for every image.
+"""Samples of a cascade: T samples of all its random weights, each applied in all blocks to every image.
 
-Draw t is one tensor per layer for all pixels and all images, and depends on the seed and t only: not on the device, not on how
-images or draws are cut into runs. `activations` is the paper's way: noise of its own in every pixel of every block, which
-gives each pixel the right variance behind one block, and the wrong one to every mean over pixels and to the blocks that follow.
+Sample t is one tensor per layer for all pixels and all images. It depends on the seed and t only: not on the device, not on how
+images or samples are cut into parts. `activations` is the paper's way: independent noise in every pixel of every block.
+This gives each pixel the right variance after one block, but the wrong variance to means over pixels and to later blocks.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import final
 
 import torch
 from torch import Tensor
 
-from bayescade.blocks.block import ActivationDraw, Block, Draw, MeanDraw, WeightDraw
-from bayescade.devices import available_bytes, full_precision, has_bfloat16
+from bayescade.blocks.block import Features, State
+from bayescade.blocks.perturbation import PerturbationRunner
+from bayescade.blocks.runner import BlockRunner, PlainRunner
+from bayescade.blocks.sampling import ActivationNoise, MeanWeights, Sampling
+from bayescade.devices import available_bytes, full_precision
 from bayescade.errors import UserError
-from bayescade.inference.fused import FusedSampler
+from bayescade.inference.graph import GraphReplay, NoGraph
 from bayescade.inference.moments import Estimate, StreamingMoments
-from bayescade.inference.noise import activation_noise, by_layer, normals, weight_noise
-from bayescade.inference.perturbation import NARROW, near_blocks, near_bytes
+from bayescade.inference.noise import activation_noise, image_normals, weight_noise
+from bayescade.inference.runners import RUNNERS, choose_runner, runner_factory
 from bayescade.inference.threads import in_order
-from bayescade.kernels._triton import check_kernels, is_fused
-from bayescade.networks.cascade import Cascade, Data
+from bayescade.inference.weights import CascadeWeights
+from bayescade.networks.cascade import (
+    Cascade,
+    Iterate,
+    Prediction,
+    first_iterate,
+    first_random,
+    first_state,
+    prediction,
+)
+from bayescade.physics.problem import InverseProblem
 from bayescade.progress import Advance, quiet
 
-# Bytes of features worked on at once, on a CPU by each of its threads: what stays in the cache; on a GPU at most a quarter of
-# what is free.
+# Bytes of features computed at once: on a CPU per thread, to stay in the cache; on a GPU at most a quarter of the free memory.
 CHUNK_BYTES = {"cpu": 3 * 2**24, "cuda": 2**33}
 MOST_PASSES = 128
-# Bytes of features that samples by differences may keep: a fixed number, so that memory decides no answer.
-MOST_NEAR = 2**32
-# Samples between looks at a tolerance, whatever the memory: so the answer does not depend on the machine.
-LOOK_EVERY = 8
+# Most bytes of the reference features of a perturbation: a fixed number, so that the result does not depend on free memory.
+MOST_REFERENCE = 2**32
+# Samples between checks of the tolerance: a fixed number, so that the result does not depend on the machine.
+CHECK_EVERY = 8
+SAMPLINGS = ("weights", "all-weights", "activations")
+SCHEDULES = ("auto", "serial", "threads", "graph")
 
 
 @dataclasses.dataclass(frozen=True)
 class InferenceSettings:
     """How a trained cascade is sampled."""
 
-    draws: str = "weights"  # weights, or activations (the paper)
-    analytic: bool = True  # the last block's weights are integrated in closed form, not drawn
-    # fused: Triton kernels, for draws of weights; differences: on a CPU what draws change, in bfloat16; plain; auto = fused on
-    # a GPU, differences on a CPU that gains by them.
-    kernels: str = "auto"
-    features: str = "half"  # of the fused kernels on a GPU: half precision, or single, where rounding grows on its way
-    tolerance: float = 0.0  # stop when the relative error of the epistemic std is at most this; 0 = take all samples
+    # What: weights (those of the last block are integrated in closed form), all-weights (they are sampled too), or activations
+    # (the paper).
+    sampling: str = "weights"
+    # How a block is computed: plain layers; fused (Triton kernels, on a GPU); perturbation (on a CPU, the changes by
+    # samples, in bfloat16); auto = fused on a GPU, perturbation on a CPU with bfloat16 instructions.
+    runner: str = "auto"
+    precision: str = "half"  # of features in the fused kernels on a GPU: half, or single where rounding errors grow
+    schedule: str = "auto"  # of the work: serial, threads (on a CPU), graph (a CUDA graph); auto = threads or graph
+    tolerance: float = 0.0  # stop when the relative error of the epistemic std is at most this; 0 = use all samples
 
     def __post_init__(self) -> None:
-        if self.draws not in ("weights", "activations"):
-            raise UserError(f"setting draws: expected weights or activations, got '{self.draws}'")
-        check_kernels(self.kernels, "differences")
-        if self.kernels == "differences" and self.draws != "weights":
-            raise UserError("setting kernels: differences are for draws=weights")
-        if self.features not in ("half", "single"):
-            raise UserError(f"setting features: expected half or single, got '{self.features}'")
+        known = {"sampling": SAMPLINGS, "runner": RUNNERS, "precision": ("half", "single"), "schedule": SCHEDULES}
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                raise UserError(f"setting {name}: expected {', '.join(values)}, got '{getattr(self, name)}'")
         if not 0 <= self.tolerance < 1:
             raise UserError(f"setting tolerance: expected at least 0 and less than 1, got {self.tolerance}")
 
 
-@torch.no_grad()
-def estimate(
-    cascade: Cascade,
-    data: Data,
-    first: Tensor,  # (batch, 1, height, width): the first image
-    settings: InferenceSettings,
-    *,
-    samples: int,
-    seed: int,
-    place: int = 0,  # of the first image among all
-    fast: FusedSampler | None = None,  # of this cascade, kept from call to call; see `sampler_of`
-    advance: Advance = quiet,  # told of every sample
-) -> Estimate:
-    """Mean, aleatoric and epistemic variance of every image, from at most `samples` draws."""
-    moments = StreamingMoments()
-    chance = is_random(cascade, settings.analytic)
-    fast = fast or sampler_of(cascade, settings)
-    analytic = settings.analytic
-    for run in sample_runs(cascade, data, first, settings, analytic, fast, samples=samples, seed=seed, place=place):
-        moments.add(run.mean, run.variance, run.aleatoric)
-        advance(len(run.mean))
-        if settings.tolerance and moments.samples % LOOK_EVERY == 0:
-            found = moments.estimate(chance)
-            if found.relative_error() <= settings.tolerance:
-                return found
-    return moments.estimate(chance)
-
-
-@torch.no_grad()
-def draw_images(
-    cascade: Cascade,
-    data: Data,
-    first: Tensor,
-    settings: InferenceSettings,
-    *,
-    samples: int,
-    seed: int,
-    aleatoric: bool,
-    place: int = 0,  # of the first image among all
-    fast: FusedSampler | None = None,
-) -> Tensor:
-    """Draws of the image, (samples, batch, 1, height, width): of the model alone, or of model and data."""
-    drawn = []
-    fast = fast or sampler_of(cascade, settings)
-    for run in sample_runs(cascade, data, first, settings, False, fast, samples=samples, seed=seed, place=place):
-        image = run.mean.clone()
-        if aleatoric and run.aleatoric is not None:
-            noise = torch.cat([normals(first, place, seed, "aleatoric", t) for t in run.draws])
-            image = image + noise.reshape(image.shape) * run.aleatoric.sqrt()
-        drawn.append(image)
-    return torch.cat(drawn)
-
-
-def sampler_of(cascade: Cascade, settings: InferenceSettings) -> FusedSampler | None:
-    """The cascade by the fused kernels, where the settings and its device say so; `auto` does without where nothing is drawn:
-    one pass is fast enough in full precision."""
-    wanted = is_fused(settings.kernels, next(cascade.parameters()).device)
-    if settings.kernels == "auto" and not is_random(cascade, settings.analytic):
-        return None
-    return FusedSampler(cascade, settings.features == "half") if wanted and settings.draws == "weights" else None
-
-
 @dataclasses.dataclass(frozen=True)
-class SampleRun:
-    """Some samples of all images; what each is, is said in `moments`."""
+class SamplePart:
+    """A range of samples of all images; `moments` explains the tensors."""
 
-    draws: range
+    samples: range
     mean: Tensor  # (samples, batch, 1, height, width)
     variance: Tensor | None
     aleatoric: Tensor | None
 
     @classmethod
-    def of(
-        cls, draws: range, first: Tensor, mean: Tensor, variance: Tensor | None, aleatoric: Tensor | None
-    ) -> "SampleRun":
-        """From maps with samples in front, (samples * batch, 1, height, width); the variances may be one for all."""
+    def of(cls, samples: range, images: Tensor, prediction: Prediction) -> "SamplePart":
+        """From maps with samples in front, (samples * batch, 1, height, width); variances may be shared by all."""
 
-        def each(maps: Tensor) -> Tensor:
-            return maps.expand(len(mean), *first.shape[1:]).reshape(-1, *first.shape)
-
-        return cls(
-            draws,
-            each(mean),
-            each(variance) if variance is not None else None,
-            each(aleatoric) if aleatoric is not None else None,
-        )
-
-
-def sample_runs(
-    cascade: Cascade,
-    data: Data,
-    first: Tensor,
-    settings: InferenceSettings,
-    analytic: bool,
-    fast: FusedSampler | None,
-    *,
-    samples: int,
-    seed: int,
-    place: int,
-) -> Iterator[SampleRun]:
-    """The samples, as many at a time as fit memory comfortably."""
-    if samples < 1:
-        raise UserError(f"samples: expected at least 1, got {samples}")
-    blocks = [cascade.block(number) for number in range(len(cascade))]
-    total = samples if is_random(cascade, analytic) else 1  # without chance one sample is all there is
-    number = max(1, passes_at_once(cascade, (first.shape[-2], first.shape[-1]), first.device) // len(first))
-    if settings.tolerance:
-        number = min(number, LOOK_EVERY)
-        while LOOK_EVERY % number:
-            number -= 1
-    parts = [range(begin, min(begin + number, total)) for begin in range(0, total, number)]
-    if fast is not None:
-        yield from fused_runs(fast, blocks, data, first, parts, analytic, seed=seed)
-        return
-    applied: Sequence[Applied] = [WholeBlock(block) for block in blocks]
-    if not is_random(cascade, analytic):
-        with full_precision():
-            alone = sample(
-                applied, data, Start.of(applied[0], data, first), settings.draws, parts[0], seed, place, analytic
+        def per_sample(maps: Tensor | None) -> Tensor | None:
+            return (
+                maps.expand(len(prediction.mean), *images.shape[1:]).reshape(-1, *images.shape)
+                if maps is not None
+                else None
             )
-        yield alone
-        return
-    if by_differences(settings, blocks, first):
-        applied = near_blocks(blocks, data, first, NARROW)
-    start = Start.of(applied[0], data, first)
 
-    def work(draws: range) -> SampleRun:
-        return sample(applied, data, start, settings.draws, draws, seed, place, analytic)
-
-    if first.device.type == "cpu":
-        part = pass_bytes(cascade, (first.shape[-2], first.shape[-1])) * len(parts[0]) * len(first)
-        yield from in_order(work, parts, most=available_bytes(first.device) // 4 // part)
-    else:
-        yield from map(work, parts)
-
-
-def fused_runs(
-    fast: FusedSampler,
-    blocks: Sequence[Block],
-    data: Data,
-    first: Tensor,
-    parts: Sequence[range],  # of the draws, all but the last of one length
-    analytic: bool,
-    *,
-    seed: int,
-) -> Iterator[SampleRun]:
-    """Part after part by the fused kernels, the weights of several parts drawn at once."""
-    together = max(1, MOST_PASSES // len(parts[0]))
-    for begin in range(0, len(parts), together):
-        several = parts[begin : begin + together]
-        start = several[0].start
-        noise = weight_noise(blocks, range(start, several[-1].stop), seed, first)
-        for draws in several:
-            drawn = fast.sample(data, first, noise, slice(draws.start - start, draws.stop - start), analytic)
-            yield SampleRun.of(draws, first, drawn.mean, drawn.variance, drawn.aleatoric)
-
-
-def by_differences(settings: InferenceSettings, blocks: Sequence[Block], first: Tensor) -> bool:
-    """Whether draws go by what they change: on CPUs that gain by it, unless what it is a change of is very large."""
-    on_cpu = first.device.type == "cpu"
-    if settings.kernels == "differences" and not on_cpu:
-        raise UserError("setting kernels: differences are for a CPU; use kernels=auto")
-    if settings.kernels != "auto":
-        return settings.kernels == "differences"
-    if settings.draws != "weights" or not on_cpu or first.dtype != torch.float32 or not has_bfloat16():
-        return False
-    return near_bytes(blocks, first, NARROW) < MOST_NEAR
-
-
-class Applied(Protocol):
-    """A block as samples use it."""
-
-    @property
-    def block(self) -> Block:
-        """The block itself."""
-
-    def features(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Its inputs side by side, and the common features."""
-
-    def variance(self, inputs: Tensor, h: Tensor, draw: Draw | None) -> Tensor | None:
-        """The variance for a draw; without one its mean over the weights."""
+        mean = prediction.mean.reshape(-1, *images.shape)
+        return cls(samples, mean, per_sample(prediction.variance), per_sample(prediction.aleatoric))
 
 
 @dataclasses.dataclass(frozen=True)
-class WholeBlock:
-    """A block as it is."""
+class Job:
+    """The samples of one call."""
 
-    block: Block
-
-    def features(self, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Its inputs side by side, and the common features."""
-        return self.block.features(x, gradient)
-
-    def variance(self, inputs: Tensor, h: Tensor, draw: Draw | None) -> Tensor | None:
-        """The variance for a draw; without one its mean over the weights."""
-        net = self.block.variance
-        if net is None:
-            return None
-        found: Tensor = net.expected(inputs, h) if draw is None else net(inputs, h, draw)
-        return found
+    problem: InverseProblem
+    y: Tensor  # (batch, *range_shape)
+    samples: int
+    seed: int
+    index: int  # of the first image among all: noise of activations depends on it
+    analytic: bool  # the weights of the last block are integrated
 
 
-@dataclasses.dataclass(frozen=True)
-class Start:
-    """What all samples share: the first image, and what the first block makes of it."""
+@final
+class Sampler:
+    """A trained cascade that is sampled many times; the runner of its blocks is chosen once, here."""
 
-    image: Tensor  # (batch, 1, height, width)
-    inputs: Tensor  # (batch, 2, height, width)
-    features: Tensor  # (batch, c, height, width)
+    def __init__(self, cascade: Cascade, settings: InferenceSettings):
+        self.cascade = cascade
+        self.blocks = cascade.all_blocks()
+        self.settings = settings
+        example = next(cascade.parameters())
+        self.device, self.dtype = example.device, example.dtype
+        random = self.is_random(settings.sampling == "weights")
+        self.runner = choose_runner(settings.runner, settings.sampling, random, self.device, self.dtype)
+        self.make = runner_factory(self.runner, self.device, self.dtype, settings.precision == "half")
+        graphs = self.runner == "fused" and self.device.type == "cuda" and settings.schedule in ("auto", "graph")
+        if settings.schedule == "graph" and not graphs:
+            raise UserError("setting schedule: graph is for the fused kernels on a GPU; use schedule=auto")
+        if settings.schedule == "threads" and (self.device.type != "cpu" or self.runner == "fused"):
+            raise UserError("setting schedule: threads are for layers on a CPU; use schedule=auto")
+        self.replay: GraphReplay | NoGraph = GraphReplay() if graphs else NoGraph()
+        self.runners: list[BlockRunner] = []  # made once, except for perturbation
+        self.weights: CascadeWeights | None = None
+        if self.runner != "perturbation":
+            self.runners = [self.make(block) for block in self.blocks]
+            self.weights = CascadeWeights(self.runners)
 
-    @classmethod
-    def of(cls, applied: Applied, data: Data, image: Tensor) -> "Start":
-        """The start of a cascade that begins with this block."""
-        return cls(image, *applied.features(image, data.gradient(image)))
+    def is_random(self, analytic: bool) -> bool:
+        """Whether anything is sampled."""
+        return any(block.layers for block in (self.blocks[:-1] if analytic else self.blocks))
+
+    @torch.no_grad()
+    def estimate(
+        self,
+        problem: InverseProblem,
+        y: Tensor,  # (batch, *range_shape)
+        *,
+        samples: int,
+        seed: int,
+        index: int = 0,  # of the first image among all
+        advance: Advance = quiet,  # called for every part of the samples
+    ) -> Estimate:
+        """Mean, aleatoric and epistemic variance of every image, in units of the problem's scale."""
+        moments = StreamingMoments()
+        job = Job(problem, y, samples, seed, index, analytic=self.settings.sampling == "weights")
+        random = self.is_random(job.analytic)
+        for part in self._parts(job):
+            moments.add(part.mean, part.variance, part.aleatoric)
+            advance(len(part.mean))
+            if self.settings.tolerance and moments.samples % CHECK_EVERY == 0:
+                estimate = moments.estimate(random)
+                if estimate.relative_error() <= self.settings.tolerance:
+                    return estimate
+        return moments.estimate(random)
+
+    @torch.no_grad()
+    def images(
+        self,
+        problem: InverseProblem,
+        y: Tensor,  # (batch, *range_shape)
+        *,
+        samples: int,
+        seed: int,
+        index: int = 0,
+        aleatoric: bool = False,  # with noise of the aleatoric variance
+    ) -> Tensor:
+        """Samples of the image, (samples, batch, 1, height, width): with model noise only, or with model and data noise."""
+        images = []
+        for part in self._parts(Job(problem, y, samples, seed, index, analytic=False)):
+            image = part.mean.clone()
+            if aleatoric and part.aleatoric is not None:
+                noise = torch.cat([image_normals(image[0], index, seed, "aleatoric", t) for t in part.samples])
+                image = image + noise.reshape(image.shape) * part.aleatoric.sqrt()
+            images.append(image)
+        return torch.cat(images)
+
+    def _parts(self, job: Job) -> Iterator[SamplePart]:
+        """The samples, in parts that fit memory."""
+        if job.samples < 1:
+            raise UserError(f"samples: expected at least 1, got {job.samples}")
+        shape = job.problem.operator.domain_shape
+        size = (shape[-2], shape[-1])
+        total = job.samples if self.is_random(job.analytic) else 1  # without random weights one sample is exact
+        number = max(1, passes_at_once(self.cascade, size, self.device) // len(job.y))
+        if self.settings.tolerance:
+            number = min(number, CHECK_EVERY)
+            while CHECK_EVERY % number:
+                number -= 1
+        parts = [range(begin, min(begin + number, total)) for begin in range(0, total, number)]
+        if not self.is_random(job.analytic):
+            with full_precision():
+                mean = self._mean_prediction(job)
+            yield SamplePart.of(parts[0], mean.mean, mean)
+            return
+        run = self._activations(job) if self.settings.sampling == "activations" else self._weights(job, parts)
+        if self.device.type != "cpu" or self.runner == "fused" or self.settings.schedule == "serial":
+            yield from map(run, parts)
+            return
+        part_bytes = pass_bytes(self.cascade, size) * len(parts[0]) * len(job.y)
+        yield from in_order(run, parts, most=available_bytes(self.device) // 4 // part_bytes)
+
+    def _mean_prediction(self, job: Job, runners: Sequence[BlockRunner] | None = None) -> Prediction:
+        """One pass with mean weights."""
+        runners = runners or self.runners
+        start = self._first(job, runners)
+        return prediction(runners, job.problem, job.y, start, [MeanWeights()] * len(runners), job.analytic)
+
+    def _first(self, job: Job, runners: Sequence[BlockRunner]) -> Iterate:
+        state = first_state(self.blocks[0], job.problem.initial(job.y))
+        return first_iterate(runners[0], job.problem, job.y, state)
+
+    def _weights(self, job: Job, parts: Sequence[range]) -> Callable[[range], SamplePart]:
+        """A function that computes samples of the weights; what all samples share is computed here, once."""
+        runners, weights = self.runners, self.weights
+        if weights is None:
+            runners = self._near_reference(job)
+            weights = CascadeWeights(runners)
+        start = self._shared_start(job, runners)
+        together = max(1, MOST_PASSES // len(parts[0])) * len(parts[0])  # samples whose weights are made at once
+
+        def run(y: Tensor, flat: Tensor, image: Tensor, planes: Tensor, common: Tensor, *memory: Tensor) -> Prediction:
+            state = State(image, memory[0] if memory else None)
+            now = Iterate(start.index, state, Features(planes, common))
+            return prediction(runners, job.problem, y, now, weights.samplings(flat), job.analytic)
+
+        @torch.no_grad()  # which a thread does not inherit
+        def part(samples: range) -> SamplePart:
+            first = samples.start // together * together
+            group = range(first, min(first + together, job.samples))
+            noise = weight_noise(self.blocks, group, job.seed, start.state.image)
+            flat = weights.flat(noise, slice(samples.start - first, samples.stop - first))
+            inputs = (job.y, flat, *tensors_of(start))
+            return SamplePart.of(samples, start.state.image, self.replay((job.problem, job.analytic), run, *inputs))
+
+        return part
+
+    def _near_reference(self, job: Job) -> list[BlockRunner]:
+        """Runners whose reference is the prediction of the mean weights for these data."""
+        size = len(job.y) * torch.Size(job.problem.operator.domain_shape).numel()
+        needed = sum(PerturbationRunner.bytes_for(block, size) for block in self.blocks)
+        if self.settings.runner == "auto" and needed >= MOST_REFERENCE:
+            return [PlainRunner(block) for block in self.blocks]
+        runners = [self.make(block) for block in self.blocks]
+        self._mean_prediction(job, runners)
+        return runners
+
+    def _shared_start(self, job: Job, runners: Sequence[BlockRunner]) -> Iterate:
+        """What all samples share: the iterate before the first random block."""
+
+        def begin(image: Tensor, y: Tensor) -> Iterate:
+            first = first_iterate(runners[0], job.problem, y, first_state(self.blocks[0], image))
+            return first_random(runners, job.problem, y, first)
+
+        return self.replay(("start", job.problem), begin, job.problem.initial(job.y), job.y)
+
+    def _activations(self, job: Job) -> Callable[[range], SamplePart]:
+        """A function that computes samples with noise of activations."""
+        first = job.problem.initial(job.y)
+
+        @torch.no_grad()
+        def part(samples: range) -> SamplePart:
+            state = first_state(self.blocks[0], first.repeat(len(samples), 1, 1, 1))
+            state = dataclasses.replace(state, repeated=True)
+            start = first_iterate(self.runners[0], job.problem, job.y, state)
+            samplings: list[Sampling] = [
+                ActivationNoise(activation_noise(block, samples, first, job.index, job.seed, number))
+                for number, block in enumerate(self.blocks)
+            ]
+            return SamplePart.of(samples, first, prediction(self.runners, job.problem, job.y, start, samplings))
+
+        return part
 
 
-def is_random(cascade: Cascade, analytic: bool) -> bool:
-    """Whether anything is drawn."""
-    drawn = len(cascade) - 1 if analytic else len(cascade)
-    return any(cascade.block(number).layers for number in range(drawn))
+def tensors_of(iterate: Iterate) -> list[Tensor]:
+    """Image, planes, common features, and memory where there is one."""
+    memory = [iterate.state.memory] if iterate.state.memory is not None else []
+    return [iterate.state.image, iterate.features.planes, iterate.features.common, *memory]
 
 
 def passes_at_once(cascade: Cascade, shape: tuple[int, int], device: torch.device) -> int:
-    """How many images, or samples of one, fit the memory set aside."""
-    room = CHUNK_BYTES[device.type] if device.type != "cuda" else gpu_room(device)
-    return max(1, min(MOST_PASSES, room // pass_bytes(cascade, shape)))
+    """How many images, or samples of one, fit the memory limit."""
+    limit = CHUNK_BYTES[device.type] if device.type != "cuda" else gpu_limit(device)
+    return max(1, min(MOST_PASSES, limit // pass_bytes(cascade, shape)))
 
 
 def pass_bytes(cascade: Cascade, shape: tuple[int, int]) -> int:
-    """About what one image takes on its way through a block."""
+    """About the memory of one image inside a block."""
     return 4 * 3 * cascade.widest * shape[0] * shape[1]
 
 
 @functools.lru_cache(maxsize=8)
-def gpu_room(device: torch.device) -> int:
-    """Bytes set aside on a GPU; asked for once, since the question takes time."""
+def gpu_limit(device: torch.device) -> int:
+    """Memory limit on a GPU in bytes; cached, because the query is slow."""
     return min(CHUNK_BYTES["cuda"], torch.cuda.mem_get_info(device)[0] // 4)
-
-
-@torch.no_grad()
-def sample(
-    applied: Sequence[Applied],
-    data: Data,
-    start: Start,
-    kind: str,  # weights or activations
-    draws: range,
-    seed: int,
-    place: int,  # of the first image among all
-    analytic: bool,
-) -> SampleRun:
-    """Some draws, pushed through all blocks; the last one's weights are integrated where `analytic`."""
-    first = start.image
-    blocks = [each.block for each in applied]
-    noise = by_layer(blocks, weight_noise(blocks, draws, seed, first)) if kind == "weights" else []
-    x = first if kind == "weights" else first.repeat(len(draws), 1, 1, 1)
-    last = len(blocks) - 1
-    variance: Tensor | None = None
-    aleatoric: Tensor | None = None
-    for number, (block, each) in enumerate(zip(blocks, applied, strict=True)):
-        draw: Draw = MeanDraw()
-        if block.layers and kind == "weights":
-            draw = WeightDraw(noise[number], shared=number == 0)
-        elif block.layers:
-            draw = ActivationDraw(activation_noise(block, number, draws, seed, place, first))
-        shared = number == 0 and kind == "weights"
-        inputs, h = (start.inputs, start.features) if shared else each.features(x, data.gradient(x))
-        if number == last:
-            aleatoric = each.variance(inputs, h, None if analytic else draw)
-        if number == last and analytic:
-            moments = block.moments_of(x, block.last.mean(h), block.last.output_variance(h))
-            x, variance = moments.mean, moments.variance
-        else:
-            x = block.image_of(x, h, draw)
-    return SampleRun.of(draws, first, x, variance, aleatoric)

@@ -1,7 +1,7 @@
-"""Parts of a work on a CPU, done by threads with cores of their own, and given back in order.
+"""Parts of a computation on a CPU, each by one thread, with results in order.
 
-An operation that shares its work among cores waits for the slowest of them, a hundred times a second; a thread with a part of
-its own waits once. What comes out does not depend on how many threads there are.
+An operation that uses all cores waits for the slowest core, hundreds of times a second. A thread that computes a whole part
+waits once. The result does not depend on the number of threads.
 """
 
 import threading
@@ -15,11 +15,11 @@ import torch
 Part = TypeVar("Part")
 Done = TypeVar("Done")
 
-_cores = threading.Lock()  # held by whoever has given them out
+_cores = threading.Lock()  # held while threads of `in_order` use the cores
 
 
 def in_order(work: Callable[[Part], Done], parts: Sequence[Part], most: int) -> Iterator[Done]:
-    """The work done on each part, at most so many at a time, and not further ahead of what is asked for than that."""
+    """The result for each part, in order; at most `most` parts are computed ahead of the caller."""
     cores = torch.get_num_threads()
     workers = min(cores, len(parts), most)
     if workers < 2 or not _cores.acquire(blocking=False):
@@ -39,5 +39,5 @@ def in_order(work: Callable[[Part], Done], parts: Sequence[Part], most: int) -> 
                 for future in waiting:
                     future.cancel()
     finally:
-        torch.set_num_threads(cores)  # also what threads that start later begin with
+        torch.set_num_threads(cores)  # also the default of threads that start later
         _cores.release()

@@ -1,1 +1,1 @@
-"""Fused GPU kernels. The plain layers of `bayes` and `blocks` are their reference, and what runs on a CPU."""
+"""Fused GPU kernels. The plain layers of `bayes` and `blocks` are their reference, and run on a CPU."""

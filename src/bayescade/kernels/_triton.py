@@ -1,4 +1,4 @@
-"""Triton where it is installed; without it the kernels are names that nobody calls (`available` says which)."""
+"""Triton, if it is installed; without it the kernels are plain functions that are never called (see `available`)."""
 
 import dataclasses
 import os
@@ -15,9 +15,7 @@ except ImportError:  # the CPU build of torch comes without
     triton = None
     tl = None
 
-__all__ = ["KERNELS", "Launch", "available", "cdiv", "check_kernels", "interpreted", "is_fused", "jit", "tl"]
-
-KERNELS = ("auto", "fused", "plain")
+__all__ = ["Launch", "available", "cdiv", "interpreted", "is_fused", "jit", "tl"]
 
 
 def available() -> bool:
@@ -26,23 +24,16 @@ def available() -> bool:
 
 
 def interpreted() -> bool:
-    """Whether kernels run on the CPU, one program after the other, as tests have it."""
+    """Whether kernels are interpreted on the CPU, one program after the other, as in tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def check_kernels(kernels: str, *others: str) -> None:
-    """Raises for a setting that is not one of `KERNELS`, or of the others."""
-    known = (*KERNELS, *others)
-    if kernels not in known:
-        raise UserError(f"setting kernels: expected {', '.join(known)}, got '{kernels}'")
-
-
-def is_fused(kernels: str, device: torch.device) -> bool:
-    """Whether the fused kernels are used: `auto` takes them on a GPU where Triton is installed."""
+def is_fused(runner: str, device: torch.device) -> bool:
+    """Whether the fused kernels are used: `auto` uses them on a GPU if Triton is installed."""
     possible = available() and device.type == "cuda"
-    if kernels == "fused" and not (possible or (available() and interpreted())):
-        raise UserError("setting kernels: fused needs a GPU and Triton; use kernels=auto or kernels=plain")
-    return kernels == "fused" or (kernels == "auto" and possible)
+    if runner == "fused" and not (possible or (available() and interpreted())):
+        raise UserError("setting runner: fused needs a GPU and Triton; use runner=auto or runner=plain")
+    return runner == "fused" or (runner == "auto" and possible)
 
 
 def jit(function: Any) -> Any:
@@ -57,19 +48,19 @@ def cdiv(a: int, b: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How a kernel is spread over the GPU."""
+    """How a kernel is launched on the GPU."""
 
     block: int  # pixels of a tile
     warps: int
-    stages: int  # loads on their way while others are worked on
-    runs: int = 1  # of pixels, each summed by one program
+    stages: int  # loads in flight during the computation
+    runs: int = 1  # runs of pixels, each summed by one program
 
     def fitted(self, tensor: torch.Tensor) -> "Launch":
-        """The same for numbers of this type: wide ones need smaller tiles to fit the memory that a program shares."""
+        """The launch for numbers of this type: wide types need smaller tiles to fit shared memory."""
         return self if tensor.element_size() <= 2 else dataclasses.replace(self, block=32, stages=2)
 
     def options(self) -> dict[str, int]:
-        """What a call is told."""
+        """The keyword arguments of a kernel call."""
         return {"BLOCK": self.block, "num_warps": self.warps, "num_stages": self.stages}
 
     def cover(self, pixels: int) -> tuple[int, int]:

@@ -1,10 +1,10 @@
-"""3 x 3 convolutions for few channels, in Triton: planes and features in, ReLU or a mask behind, no copies in between.
+"""3 x 3 convolutions for few channels, in Triton: planes and features in, ReLU or a mask after, no copies in between.
 
-Images lie as a `Frame` says. A tile is a run of places; each of the nine taps is a shift in memory and a matrix product over
-the channels. Inputs are of two kinds: *planes*, one number per place, whose nine taps make the columns of one small matrix
-product; and *features*, with 16 channels or a higher power of two. For the gradient of weights with few channels the three
-taps of a row, which lie side by side in memory, and a fourth that is dropped make one product. Sums are in float32 (float64
-for float64).
+A `Frame` defines the memory layout of images. A tile is a run of positions; each of the nine taps is a shift in memory and a
+matrix product over the channels. Inputs are of two kinds: *planes*, one number per position, whose nine taps make the columns
+of one small matrix product; and *features*, with 16 channels or a higher power of two. For the gradient of weights with few
+channels, the three taps of a row are adjacent in memory; with a fourth that is dropped they make one product. Sums are in
+float32 (float64 for float64).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MOST_JOINED = 32  # channels up to which taps are joined
 MOST_SUMS = 2**31
 # Measured on an H200; a wide output needs more registers.
 CONVOLVE = Launch(block=256, warps=4, stages=2)
-WIDE = 32  # channels behind which an output is wide
+WIDE = 32  # channels above which an output is wide
 CONVOLVE_WIDE = Launch(block=128, warps=8, stages=4)
-# By the numbers that a program sums: the largest that each is for.
+# By the numbers that a program sums: the largest number for each launch.
 WEIGHT_GRADIENT = {
     4 * 32 * 16: Launch(block=64, warps=4, stages=3, runs=264),
     3 * 64 * 32: Launch(block=64, warps=8, stages=3, runs=264),
@@ -36,7 +36,7 @@ PLANE_GRADIENT = Launch(block=256, warps=4, stages=3, runs=1056)
 
 @jit
 def _plane_taps(plane, local, WIDTH: tl.constexpr):
-    """The nine neighbours of each place in a plane, (places, 16); what is behind the ninth is the place itself."""
+    """The nine neighbours of each position in a plane, (positions, 16); entries after the ninth are the position itself."""
     tap = tl.arange(0, 16)
     shift = tl.where(tap < 9, (tap // 3 - 1) * (WIDTH + 1) + tap % 3 - 1, 0)
     return tl.load(plane + local[:, None] + shift[None, :])
@@ -58,7 +58,7 @@ def _convolve(
     PLANES: tl.constexpr,  # planes of each group
     IN: tl.constexpr,  # channels of each group; 0 = planes only
     OUT: tl.constexpr,  # channels of each group
-    IN_STRIDE: tl.constexpr,  # channels of a place
+    IN_STRIDE: tl.constexpr,  # channels of a position
     OUT_STRIDE: tl.constexpr,
     MASK: tl.constexpr,  # set to 0 where `mask_by` is not positive; else add the bias and clip at 0
     PRECISION: tl.constexpr,
@@ -88,13 +88,13 @@ def _convolve(
             weight = tl.load(weights + ((group * 9 + step) * IN + into[:, None]) * OUT + channel[None, :])
             total += tl.dot(values, weight, input_precision=PRECISION, out_dtype=SUM)
     there = group * out_group.to(tl.int64) + begin * OUT_STRIDE
-    place = local[:, None] * OUT_STRIDE + channel[None, :]
+    position = local[:, None] * OUT_STRIDE + channel[None, :]
     if MASK:
-        total = tl.where(tl.load(mask_by + there + place) > 0, total, 0.0)  # and the features between images are 0
+        total = tl.where(tl.load(mask_by + there + position) > 0, total, 0.0)  # and the features between images are 0
     else:
         total = tl.maximum(total + tl.load(bias + group * OUT + channel)[None, :], 0.0)
         total = tl.where(_inside((begin + local).to(tl.int32), stop, HEIGHT, WIDTH)[:, None], total, 0.0)
-    tl.store(out + there + place, total.to(out.dtype.element_ty))
+    tl.store(out + there + position, total.to(out.dtype.element_ty))
 
 
 @jit
@@ -118,7 +118,7 @@ def _weight_gradient(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program sums one row of taps (three of nine) of one group over a run of places; the middle row sums the bias too."""
+    """A program sums one row of taps (three of nine) of one group over a run of positions; the middle row sums the bias too."""
     run = tl.program_id(0)
     row = tl.program_id(1) % 3
     group = tl.program_id(1) // 3
@@ -145,13 +145,13 @@ def _weight_gradient(
             right += tl.dot(tl.trans(value), slope, input_precision=PRECISION, out_dtype=SUM)
         if row == 1:
             bias += slope.to(SUM)
-    number: tl.constexpr = 3 if JOIN == 1 else JOIN  # of taps kept
+    number: tl.constexpr = 3 if JOIN == 1 else JOIN  # of stored taps
     first = ((run * GROUPS + group) * 3 + row).to(tl.int64) * number * IN * OUT
-    place = partial + first + into[:, None] * OUT + channel[None, :]
-    tl.store(place, left)
+    position = partial + first + into[:, None] * OUT + channel[None, :]
+    tl.store(position, left)
     if JOIN == 1:
-        tl.store(place + IN * OUT, middle)
-        tl.store(place + 2 * IN * OUT, right)
+        tl.store(position + IN * OUT, middle)
+        tl.store(position + 2 * IN * OUT, right)
     if row == 1:
         tl.store(partial_bias + (run * GROUPS + group) * OUT + channel, tl.sum(bias, 0))
 
@@ -163,7 +163,7 @@ def _plane_weight_gradient(
     partial,
     plane_size,
     out_group,
-    places,
+    positions,
     PLANES: tl.constexpr,  # of all groups
     PLANE_GROUP: tl.constexpr,  # planes of a group
     OUT: tl.constexpr,
@@ -174,7 +174,7 @@ def _plane_weight_gradient(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program sums the taps of one plane, and beside them a one, over a run of places."""
+    """A program sums the taps of one plane, and beside them a one, over a run of positions."""
     run = tl.program_id(0)
     plane = tl.program_id(1)
     channel = tl.arange(0, OUT)
@@ -185,9 +185,9 @@ def _plane_weight_gradient(
     slopes += (plane // PLANE_GROUP) * out_group.to(tl.int64)
     for tile in range(TILES):
         begin = (run * TILES + tile).to(tl.int64) * BLOCK
-        there = (begin + local < places)[:, None]
+        there = (begin + local < positions)[:, None]
         slope = tl.load(slopes + begin * OUT_STRIDE + local[:, None] * OUT_STRIDE + channel[None, :], there, 0.0)
-        begin = tl.minimum(begin, places)
+        begin = tl.minimum(begin, positions)
         taps = _plane_taps(planes + begin, local, WIDTH)
         taps = tl.where(ones, 1.0, taps).to(slope.dtype)
         total += tl.dot(tl.trans(taps), slope, input_precision=PRECISION, out_dtype=SUM)
@@ -196,35 +196,35 @@ def _plane_weight_gradient(
 
 
 def convolve(
-    planes: Tensor | None,  # (groups * planes, room and places)
+    planes: Tensor | None,  # (groups * planes, room and positions)
     plane_weights: Tensor | None,  # (groups * planes, 16, out)
-    features: Tensor | None,  # (parts, room and places, channels)
+    features: Tensor | None,  # (parts, room and positions, channels)
     weights: Tensor | None,  # (groups, 9, in, out)
     bias: Tensor,  # (groups, out)
     frame: Frame,
     parts: int,  # of the output: the groups apart, or 1: side by side
 ) -> Tensor:
-    """relu(planes * plane_weights + features * weights + bias), (parts, room and places, channels)."""
+    """relu(planes * plane_weights + features * weights + bias), (parts, room and positions, channels)."""
     groups, out = bias.shape
     example = planes if planes is not None else features
     assert example is not None
-    found = frame.features(parts, groups * out // parts, example)
-    _run_convolve(planes, plane_weights, features, weights, bias, None, found, frame, groups, out)
-    return found
+    output = frame.features(parts, groups * out // parts, example)
+    _run_convolve(planes, plane_weights, features, weights, bias, None, output, frame, groups, out)
+    return output
 
 
 def input_gradient(
-    slopes: Tensor,  # (parts, room and places, channels): of the loss with respect to the convolution's output
+    slopes: Tensor,  # (parts, room and positions, channels): of the loss with respect to the convolution's output
     weights: Tensor,  # (groups, 9, in, out)
-    values: Tensor,  # (parts, room and places, channels): the convolution's input, itself behind a ReLU
+    values: Tensor,  # (parts, room and positions, channels): the convolution's input, which is the output of a ReLU
     frame: Frame,
 ) -> Tensor:
-    """The gradient with respect to the input, 0 where the ReLU before it was closed: a convolution with turned weights."""
+    """The gradient with respect to the input, 0 where the ReLU before it was closed: a convolution with flipped weights."""
     groups, _, into, _ = weights.shape
     turned = weights.flip(1).transpose(2, 3)  # (groups, 9, out, in)
-    found = torch.empty_like(values)
-    _run_convolve(None, None, slopes, turned, None, values, found, frame, groups, into)
-    return found
+    gradient = torch.empty_like(values)
+    _run_convolve(None, None, slopes, turned, None, values, gradient, frame, groups, into)
+    return gradient
 
 
 def _run_convolve(
@@ -234,51 +234,51 @@ def _run_convolve(
     weights: Tensor | None,
     bias: Tensor | None,
     mask_by: Tensor | None,
-    found: Tensor,
+    output: Tensor,
     frame: Frame,
     groups: int,
     out: int,
 ) -> None:
-    launch = (CONVOLVE if out <= WIDE else CONVOLVE_WIDE).fitted(found)
-    _convolve[(frame.places // launch.block, groups)](
-        _from_first(planes, frame, found),
-        found if plane_weights is None else plane_weights,
-        _from_first(features, frame, found),
-        found if weights is None else weights.contiguous(),
-        found if bias is None else bias,
-        _from_first(mask_by, frame, found),
-        _from_first(found, frame, found),
+    launch = (CONVOLVE if out <= WIDE else CONVOLVE_WIDE).fitted(output)
+    _convolve[(frame.positions // launch.block, groups)](
+        _from_first(planes, frame, output),
+        output if plane_weights is None else plane_weights,
+        _from_first(features, frame, output),
+        output if weights is None else weights.contiguous(),
+        output if bias is None else bias,
+        _from_first(mask_by, frame, output),
+        _from_first(output, frame, output),
         0 if planes is None else planes.stride(0),
         0 if features is None else group_stride(features, groups),
-        group_stride(found, groups),
+        group_stride(output, groups),
         frame.stop,
         PLANES=0 if planes is None else len(planes) // groups,
         IN=0 if weights is None else weights.shape[2],
         OUT=out,
         IN_STRIDE=0 if features is None else features.shape[2],
-        OUT_STRIDE=found.shape[2],
+        OUT_STRIDE=output.shape[2],
         MASK=mask_by is not None,
-        PRECISION=precision(found),
-        SUM=sums(found),
+        PRECISION=precision(output),
+        SUM=sums(output),
         **frame.shape(),
         **launch.options(),
     )
 
 
 def weight_gradient(
-    features: Tensor,  # (parts, room and places, channels)
-    slopes: Tensor,  # (parts, room and places, channels)
+    features: Tensor,  # (parts, room and positions, channels)
+    slopes: Tensor,  # (parts, room and positions, channels)
     groups: int,
     frame: Frame,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients with respect to the weights, (groups, 9, in, out), and the bias, (groups, out), as sums are."""
+    """The gradients with respect to the weights, (groups, 9, in, out), and the bias, (groups, out), in the type of sums."""
     into, out = (tensor.shape[0] * tensor.shape[2] // groups for tensor in (features, slopes))
-    # The taps of a row lie side by side where no channels of another group are between them.
+    # The taps of a row are adjacent if no channels of another group are between them.
     join = JOINED if into <= MOST_JOINED and features.shape[2] == into else 1
-    kept = max(3, join)
-    launch = weight_launch(kept * into * out).fitted(features)
+    taps = max(3, join)
+    launch = weight_launch(taps * into * out).fitted(features)
     runs, tiles = launch.cover(frame.stop - frame.lead)
-    partial = features.new_empty((runs, groups, 3, kept, into, out), dtype=sum_type(features))
+    partial = features.new_empty((runs, groups, 3, taps, into, out), dtype=sum_type(features))
     partial_bias = features.new_empty((runs, groups, out), dtype=sum_type(features))
     _weight_gradient[(runs, 3 * groups)](
         features[:, frame.guard :],
@@ -304,20 +304,20 @@ def weight_gradient(
 
 
 def weight_launch(sums: int) -> Launch:
-    """How the gradient of weights is spread, by the numbers that a program sums."""
+    """The launch of the gradient of weights, by the numbers that a program sums."""
     return next(launch for most, launch in WEIGHT_GRADIENT.items() if sums <= most)
 
 
 def plane_weight_gradient(
-    planes: Tensor,  # (groups * planes, room and places)
-    slopes: Tensor,  # (parts, room and places, channels)
+    planes: Tensor,  # (groups * planes, room and positions)
+    slopes: Tensor,  # (parts, room and positions, channels)
     groups: int,
     frame: Frame,
 ) -> tuple[Tensor, Tensor]:
     """The gradients with respect to the plane weights, (groups * planes, 16, out), and the bias, (groups, out)."""
     number, out = len(planes), slopes.shape[0] * slopes.shape[2] // groups
     launch = PLANE_GRADIENT.fitted(slopes)
-    runs, tiles = launch.cover(frame.places)
+    runs, tiles = launch.cover(frame.positions)
     partial = slopes.new_empty((runs, number, PLANE_TAPS, out), dtype=sum_type(slopes))
     _plane_weight_gradient[(runs, number)](
         planes[:, frame.guard :],
@@ -325,7 +325,7 @@ def plane_weight_gradient(
         partial,
         planes.stride(0),
         group_stride(slopes, groups),
-        frame.places,
+        frame.positions,
         PLANES=number,
         PLANE_GROUP=number // groups,
         OUT=out,
@@ -341,12 +341,12 @@ def plane_weight_gradient(
 
 
 def group_stride(tensor: Tensor, groups: int) -> int:
-    """Numbers from a group's first to that of the next, in (parts, room and places, channels)."""
+    """Distance in memory between two groups, in numbers, of (parts, room and positions, channels)."""
     return tensor.stride(0) if len(tensor) == groups else tensor.shape[2] // groups
 
 
 def _from_first(tensor: Tensor | None, frame: Frame, instead: Tensor) -> Tensor:
-    """The tensor from its first place on, or another where a kernel does not look at it."""
+    """The tensor from its first position on; `instead` for an argument that the kernel does not read."""
     return instead if tensor is None else tensor[:, frame.guard :]
 
 
@@ -356,10 +356,10 @@ def sum_type(tensor: Tensor) -> torch.dtype:
 
 
 def sums(tensor: Tensor) -> tl.dtype:
-    """The same, as Triton calls it."""
+    """The same as a Triton type."""
     return tl.float64 if tensor.dtype == torch.float64 else tl.float32
 
 
 def precision(tensor: Tensor) -> str:
-    """How products of such numbers are made: those of float32 from three of TF32, which is nearly exact."""
+    """Precision of products: those of float32 are made of three in TF32, which is nearly exact."""
     return "tf32x3" if tensor.dtype == torch.float32 else "ieee"

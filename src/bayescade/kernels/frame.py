@@ -1,8 +1,8 @@
-"""How images lie in memory for the kernels: rows one after the other, with zeros between them in place of borders.
+"""The memory layout of images for the kernels: rows one after the other, with zeros between them instead of borders.
 
-Behind every row is one zero and behind every image a row of zeros, so that the nine neighbours of a pixel are nine fixed shifts
-in memory and no kernel asks where an image ends. A *place* is a pixel or one of those zeros. In front of the first place and
-behind the last there is room that kernels may read, of which nothing is kept.
+After every row is one zero and after every image a row of zeros, so that the nine neighbours of a pixel are nine fixed shifts
+in memory and no kernel needs to know where an image ends. A *position* is a pixel or one of those zeros. Before the first
+position and after the last there is room that kernels may read but do not use.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch import Tensor
 
 from bayescade.kernels._triton import Launch, cdiv, jit, tl
 
-LARGEST_TILE = 256  # places are a multiple of it
+LARGEST_TILE = 256  # positions are a multiple of it
 LAY_OUT = Launch(block=256, warps=4, stages=1)
 
 
 @jit
-def _inside(place, stop, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Whether places are pixels, and not the zeros between them."""
-    past = place - (WIDTH + 2)
+def _inside(position, stop, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """Whether positions are pixels, and not the zeros between them."""
+    past = position - (WIDTH + 2)
     row = past // (WIDTH + 1)
-    return (past >= 0) & (place < stop) & (past % (WIDTH + 1) < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
+    return (past >= 0) & (position < stop) & (past % (WIDTH + 1) < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
 
 
 @jit
@@ -33,7 +33,7 @@ def _lay_out(
     image,
     scale,
     plane,
-    first,  # place of the plane's first number: the room in front of it is negative
+    first,  # position of the plane's first number: the room in front of it is negative
     stop,
     image_stride,
     pixel_stride,
@@ -44,11 +44,11 @@ def _lay_out(
 ):
     """Writes a tile of a plane: pixels, times a number, and zeros."""
     number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    place = first + number
-    past = place - (WIDTH + 2)
+    position = first + number
+    past = position - (WIDTH + 2)
     row = past // (WIDTH + 1)
     column = past % (WIDTH + 1)
-    inside = _inside(place, stop, HEIGHT, WIDTH)
+    inside = _inside(position, stop, HEIGHT, WIDTH)
     pixel = (row % (HEIGHT + 1)) * WIDTH + column
     where = (row // (HEIGHT + 1)).to(tl.int64) * image_stride + pixel.to(tl.int64) * pixel_stride
     value = tl.load(image + where, mask=inside, other=0.0)
@@ -60,7 +60,7 @@ def _lay_out(
 @final
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """Some images of one size."""
+    """The layout of a number of images of one size."""
 
     images: int
     height: int
@@ -73,12 +73,12 @@ class Frame:
 
     @property
     def stop(self) -> int:
-        """The place behind the last pixel's row."""
+        """The position after the last row of pixels."""
         return self.lead + self.per(self.images) - (self.width + 1)
 
     @property
-    def places(self) -> int:
-        """All of them, in whole tiles."""
+    def positions(self) -> int:
+        """The number of positions, in whole tiles."""
         return cdiv(self.lead + self.per(self.images), LARGEST_TILE) * LARGEST_TILE
 
     @property
@@ -87,19 +87,19 @@ class Frame:
         return cdiv(self.width + 4, 16) * 16 + LARGEST_TILE
 
     def per(self, images: int) -> int:
-        """Places of some images."""
+        """Positions of so many images."""
         return images * (self.height + 1) * (self.width + 1)
 
     def planes(
         self,
         images: Sequence[Tensor],  # (images, 1, height, width) each, or as many numbers in that order
         dtype: torch.dtype,
-        scales: Sequence[Tensor | None] = (None, None),  # (): an image is multiplied by its own
+        scales: Sequence[Tensor | None] | None = None,  # a factor for each image
     ) -> Tensor:
-        """Images as planes, (planes, room and places)."""
-        size = cdiv(self.places + 2 * self.guard, LAY_OUT.block) * LAY_OUT.block
-        found = images[0].new_empty((len(images), size), dtype=dtype)
-        for plane, image, scale in zip(found, images, scales, strict=True):
+        """Images as planes, (planes, room and positions)."""
+        size = cdiv(self.positions + 2 * self.guard, LAY_OUT.block) * LAY_OUT.block
+        planes = images[0].new_empty((len(images), size), dtype=dtype)
+        for plane, image, scale in zip(planes, images, scales or [None] * len(images), strict=True):
             flat = image.reshape(self.images, self.height * self.width)
             _lay_out[(size // LAY_OUT.block,)](
                 flat,
@@ -113,12 +113,22 @@ class Frame:
                 **self.shape(),
                 **LAY_OUT.options(),
             )
-        return found
+        return planes
+
+    def as_images(
+        self,
+        features: Tensor,  # (room and positions, channels)
+    ) -> Tensor:
+        """Features as images, (images, channels, height, width)."""
+        first = self.guard + self.lead
+        rows = features[first : first + self.per(self.images)]
+        images = rows.reshape(self.images, self.height + 1, self.width + 1, -1)
+        return images[:, : self.height, : self.width].permute(0, 3, 1, 2)
 
     def features(self, parts: int, channels: int, like: Tensor) -> Tensor:
-        """Room for features that a kernel fills, (parts, room and places, channels)."""
-        return like.new_empty((parts, self.places + 2 * self.guard, channels))
+        """Room for features that a kernel fills, (parts, room and positions, channels)."""
+        return like.new_empty((parts, self.positions + 2 * self.guard, channels))
 
     def shape(self) -> dict[str, int]:
-        """What a kernel is told."""
+        """The keyword arguments of a kernel."""
         return {"HEIGHT": self.height, "WIDTH": self.width}

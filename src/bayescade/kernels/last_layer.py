@@ -14,12 +14,12 @@ from bayescade.kernels._triton import Launch, cdiv, jit, tl
 from bayescade.kernels.convolution import PLANE_TAPS, _plane_taps, precision, sum_type, sums
 from bayescade.kernels.frame import Frame
 
-HEAD = Launch(block=256, warps=4, stages=3)
-HEAD_GRADIENT = Launch(block=64, warps=4, stages=3, runs=1056)
+LAST_LAYER = Launch(block=256, warps=4, stages=3)
+LAST_LAYER_GRADIENT = Launch(block=64, warps=4, stages=3, runs=1056)
 
 
 @jit
-def _head(
+def _last_layer(
     features,
     weights,
     variances,
@@ -28,7 +28,7 @@ def _head(
     bias,
     mean_out,
     variance_out,
-    per,  # places of a sample
+    per,  # positions of a sample
     pixels,  # of a sample
     IN: tl.constexpr,
     SHARED: tl.constexpr,  # all samples have the same features
@@ -39,12 +39,12 @@ def _head(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program computes a tile of one sample; its output lies as images do, without zeros between them."""
+    """A program computes a tile of one sample; its output has the layout of images, without zeros between them."""
     sample = tl.program_id(1)
     into = tl.arange(0, IN)
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     begin = (WIDTH + 2) + (0 if SHARED else sample.to(tl.int64) * per)
-    near = features + begin * IN + place.to(tl.int64)[:, None] * IN + into[None, :]
+    near = features + begin * IN + position.to(tl.int64)[:, None] * IN + into[None, :]
     mean = tl.zeros((BLOCK,), SUM)
     variance = tl.zeros((BLOCK,), SUM)
     for tap in range(9):
@@ -53,15 +53,15 @@ def _head(
         weight = tl.load(weights + (sample * 16 + tap) * IN + into).to(SUM)
         mean += tl.sum(values * weight[None, :], 1)
         if VARIANCE:
-            spread = tl.load(variances + (sample * 16 + tap) * IN + into).to(SUM)
-            variance += tl.sum(values * values * spread[None, :], 1)
-    row = place // (WIDTH + 1)
-    column = place % (WIDTH + 1)
-    inside = (place < per) & (column < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
-    own = ((row // (HEIGHT + 1)) * HEIGHT + row % (HEIGHT + 1)) * WIDTH + column  # in this sample
-    pixel = sample.to(tl.int64) * pixels + own
+            weight_variance = tl.load(variances + (sample * 16 + tap) * IN + into).to(SUM)
+            variance += tl.sum(values * values * weight_variance[None, :], 1)
+    row = position // (WIDTH + 1)
+    column = position % (WIDTH + 1)
+    inside = (position < per) & (column < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
+    local_pixel = ((row // (HEIGHT + 1)) * HEIGHT + row % (HEIGHT + 1)) * WIDTH + column  # in this sample
+    pixel = sample.to(tl.int64) * pixels + local_pixel
     if IMAGE:
-        near = before + (own if SHARED else pixel)
+        near = before + (local_pixel if SHARED else pixel)
         mean = tl.load(near, mask=inside, other=0.0) + tl.load(scale) * (mean + tl.load(bias))
         mean = tl.maximum(mean, 0.0)
     tl.store(mean_out + pixel, mean, mask=inside)
@@ -70,7 +70,7 @@ def _head(
 
 
 @jit
-def _head_gradient(
+def _last_layer_gradient(
     features,
     weights,
     variances,
@@ -78,7 +78,7 @@ def _head_gradient(
     feature_slopes,
     partial,
     plane_size,
-    places,
+    positions,
     IN: tl.constexpr,
     TILES: tl.constexpr,  # of a run
     PRECISION: tl.constexpr,
@@ -86,32 +86,32 @@ def _head_gradient(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program works on a run of places: their slopes are stored, those of the weights summed."""
+    """A program works on a run of positions: their slopes are stored, those of the weights summed."""
     run = tl.program_id(0)
     into = tl.arange(0, IN)
     tap = tl.arange(0, 16)
     local = tl.arange(0, BLOCK)
     weight = tl.load(weights + tap[:, None] * IN + into[None, :])
-    spread = tl.load(variances + tap[:, None] * IN + into[None, :])
+    weight_variance = tl.load(variances + tap[:, None] * IN + into[None, :])
     of_weight = tl.zeros((16, IN), SUM)
-    of_spread = tl.zeros((16, IN), SUM)
+    of_variance = tl.zeros((16, IN), SUM)
     for tile in range(TILES):
         begin = (run * TILES + tile).to(tl.int64) * BLOCK
-        there = (begin + local < places)[:, None]
-        place = begin * IN + local[:, None] * IN + into[None, :]
-        value = tl.load(features + place, there, 0.0)
-        near = slopes + tl.minimum(begin, places)
+        there = (begin + local < positions)[:, None]
+        position = begin * IN + local[:, None] * IN + into[None, :]
+        value = tl.load(features + position, there, 0.0)
+        near = slopes + tl.minimum(begin, positions)
         near_mean = _plane_taps(near, local, WIDTH)
         near_variance = _plane_taps(near + plane_size, local, WIDTH)
         slope = tl.dot(near_mean, weight, input_precision=PRECISION, out_dtype=SUM)
-        slope += 2 * value.to(SUM) * tl.dot(near_variance, spread, input_precision=PRECISION, out_dtype=SUM)
+        slope += 2 * value.to(SUM) * tl.dot(near_variance, weight_variance, input_precision=PRECISION, out_dtype=SUM)
         slope = tl.where(value > 0, slope, 0.0)
-        tl.store(feature_slopes + place, slope.to(feature_slopes.dtype.element_ty), there)
+        tl.store(feature_slopes + position, slope.to(feature_slopes.dtype.element_ty), there)
         of_weight += tl.dot(tl.trans(near_mean), value, input_precision=PRECISION, out_dtype=SUM)
-        of_spread += tl.dot(tl.trans(near_variance), value * value, input_precision=PRECISION, out_dtype=SUM)
+        of_variance += tl.dot(tl.trans(near_variance), value * value, input_precision=PRECISION, out_dtype=SUM)
     where = partial + run * 2 * 16 * IN + tap[:, None] * IN + into[None, :]
     tl.store(where, of_weight)
-    tl.store(where + 16 * IN, of_spread)
+    tl.store(where + 16 * IN, of_variance)
 
 
 @jit
@@ -119,7 +119,7 @@ def _curvature(
     features,
     weights,  # a plane
     partial,
-    places,
+    positions,
     IN: tl.constexpr,
     TILES: tl.constexpr,  # of a run
     PRECISION: tl.constexpr,
@@ -127,46 +127,46 @@ def _curvature(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program sums weights[p] h[p + tap]^2 over a run of places p + tap, so the taps come in the opposite order."""
+    """A program sums weights[p] h[p + tap]^2 over a run of positions p + tap, so the taps come in the opposite order."""
     run = tl.program_id(0)
     into = tl.arange(0, IN)
     local = tl.arange(0, BLOCK)
     total = tl.zeros((16, IN), SUM)
     for tile in range(TILES):
         begin = (run * TILES + tile).to(tl.int64) * BLOCK
-        there = (begin + local < places)[:, None]
+        there = (begin + local < positions)[:, None]
         value = tl.load(features + begin * IN + local[:, None] * IN + into[None, :], there, 0.0).to(SUM)
-        near = _plane_taps(weights + tl.minimum(begin, places), local, WIDTH)
+        near = _plane_taps(weights + tl.minimum(begin, positions), local, WIDTH)
         total += tl.dot(tl.trans(near), value * value, input_precision=PRECISION, out_dtype=SUM)
     tap = tl.arange(0, 16)
     tl.store(partial + (run * 16 + tap[:, None]) * IN + into[None, :], total)
 
 
-def head(
-    features: Tensor,  # (1, room and places, in)
+def last_layer(
+    features: Tensor,  # (1, room and positions, in)
     weights: Tensor,  # (samples, 16, in): taps, then zeros
     variances: Tensor | None,  # (samples, 16, in); None = the mean only
     frame: Frame,
     shared: bool,  # all samples have the same features; else the images have samples in front
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, (samples * pixels,) each, in the precision of sums; without bias."""
-    return _run_head(features, weights, variances, None, frame, shared)
+    return _run_last_layer(features, weights, variances, None, frame, shared)
 
 
-def head_image(
-    features: Tensor,  # (1, room and places, in)
+def next_image(
+    features: Tensor,  # (1, room and positions, in)
     weights: Tensor,  # (samples, 16, in)
-    before: Tensor,  # (images, 1, height, width): what the features are of, in the precision of sums
+    before: Tensor,  # (images, 1, height, width): the images of the features, in the precision of sums
     scale: Tensor,  # ()
     bias: Tensor,  # (1,)
     frame: Frame,
     shared: bool,
 ) -> Tensor:
     """relu(before + scale (output + bias)), (samples * pixels,)."""
-    return _run_head(features, weights, None, (before, scale, bias), frame, shared)[0]
+    return _run_last_layer(features, weights, None, (before, scale, bias), frame, shared)[0]
 
 
-def _run_head(
+def _run_last_layer(
     features: Tensor,
     weights: Tensor,
     variances: Tensor | None,
@@ -179,9 +179,9 @@ def _run_head(
     pixels = images * frame.height * frame.width
     mean = features.new_empty(samples * pixels, dtype=sum_type(features))
     variance = torch.empty_like(mean) if variances is not None else mean
-    launch = HEAD.fitted(features)
+    launch = LAST_LAYER.fitted(features)
     before, scale, bias = image if image is not None else (mean, mean, mean)
-    _head[(cdiv(frame.per(images), launch.block), samples)](
+    _last_layer[(cdiv(frame.per(images), launch.block), samples)](
         features[:, frame.guard :],
         weights,
         weights if variances is None else variances,
@@ -203,28 +203,28 @@ def _run_head(
     return mean, variance
 
 
-def head_gradient(
-    features: Tensor,  # (1, room and places, in), behind a ReLU
+def last_layer_gradient(
+    features: Tensor,  # (1, room and positions, in), the output of a ReLU
     weights: Tensor,  # (16, in)
     variances: Tensor,  # (16, in)
-    slopes: Tensor,  # (2, room and places): with respect to mean and variance
+    slopes: Tensor,  # (2, room and positions): with respect to mean and variance
     frame: Frame,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients with respect to the features (0 where the ReLU was closed), the weights and the variances."""
     into = features.shape[2]
-    found = torch.empty_like(features)
-    launch = HEAD_GRADIENT.fitted(features)
-    runs, tiles = launch.cover(frame.places)
+    of_features = torch.empty_like(features)
+    launch = LAST_LAYER_GRADIENT.fitted(features)
+    runs, tiles = launch.cover(frame.positions)
     partial = features.new_empty((runs, 2, PLANE_TAPS, into), dtype=sum_type(features))
-    _head_gradient[(runs,)](
+    _last_layer_gradient[(runs,)](
         features[:, frame.guard :],
         _turned(weights, features.dtype),
         _turned(variances, features.dtype),
         slopes[:, frame.guard :],
-        found[:, frame.guard :],
+        of_features[:, frame.guard :],
         partial,
         slopes.stride(0),
-        frame.places,
+        frame.positions,
         IN=into,
         TILES=tiles,
         PRECISION=precision(features),
@@ -233,24 +233,24 @@ def head_gradient(
         **launch.options(),
     )
     of_weights, of_variances = partial.sum(0).unbind(0)
-    return found, _turned(of_weights, of_weights.dtype), _turned(of_variances, of_variances.dtype)
+    return of_features, _turned(of_weights, of_weights.dtype), _turned(of_variances, of_variances.dtype)
 
 
 def curvature(
-    features: Tensor,  # (1, room and places, in)
+    features: Tensor,  # (1, room and positions, in)
     weight: Tensor,  # (images, 1, height, width), in the precision of sums
     frame: Frame,
 ) -> Tensor:
     """The sum over pixels of weight[p] h[p + tap]^2, (16, in) in float64."""
     into = features.shape[2]
-    launch = HEAD_GRADIENT.fitted(features)
-    runs, tiles = launch.cover(frame.places)
+    launch = LAST_LAYER_GRADIENT.fitted(features)
+    runs, tiles = launch.cover(frame.positions)
     partial = features.new_empty((runs, PLANE_TAPS, into), dtype=sum_type(features))
     _curvature[(runs,)](
         features[:, frame.guard :],
         frame.planes([weight], partial.dtype, [None])[:, frame.guard :],
         partial,
-        frame.places,
+        frame.positions,
         IN=into,
         TILES=tiles,
         PRECISION=precision(partial),

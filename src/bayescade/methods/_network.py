@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
@@ -10,22 +10,23 @@ from torch import Tensor, nn
 
 from bayescade import plugins
 from bayescade.config import load_settings, settings_from
-from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.methods._cascade import Physics
-from bayescade.physics.geometry import Geometry
+from bayescade.physics.problem import InverseProblem
 from bayescade.progress import progress
 from bayescade.results import Reconstruction, Reconstructor
-from bayescade.storage.image_store import ImageStore
-from bayescade.storage.runs import WORK, Run, Tensors
-from bayescade.training.distributed import ALONE, Team
-from bayescade.training.end_to_end import Examples, Report, train_network
+from bayescade.storage.image_store import store_like
+from bayescade.storage.manifest import Manifest
+from bayescade.storage.runs import Run
+from bayescade.storage.weights import WORK, Tensors
+from bayescade.training.distributed import ALONE, ProcessGroup
+from bayescade.training.end_to_end import Examples, NetworkTraining, Record, train_network
+from bayescade.training.sets import Pair, TrainingData
 from bayescade.training.stage import batches
 
-Build = Callable[[Any, Physics, torch.Generator], nn.Module]  # (settings, physics, generator) -> network
+Build = Callable[[Any, InverseProblem, torch.Generator], nn.Module]  # (settings, problem, generator) -> network
 
 AT_ONCE = 16  # images reconstructed at once
-PREPARED = 64  # training images that scales are set by
+PREPARED = 64  # training images that determine the scales
 
 
 def check_preset(name: str) -> None:
@@ -36,55 +37,50 @@ def check_preset(name: str) -> None:
 
 def train(
     build: Build,
-    geometry: Geometry,
-    training: tuple[ImageStore, ImageStore],  # sinograms and truths
-    validation: tuple[ImageStore, ImageStore],
+    data: TrainingData,
     settings: Any,
     run: Run,
     *,
     seed: int,
-    report: Report,
-    team: Team = ALONE,
+    report: Callable[[Record], None],
+    processes: ProcessGroup = ALONE,
 ) -> None:
-    """Trains a network into the run folder, behind the rounds that are there."""
-    physics = Physics(geometry, training[0].device)
-    network = build(settings, physics, torch.Generator().manual_seed(seed))
-    network.to(physics.device)
-    kept = run.blocks()
-    scans = examples(physics, *training, settings.fit.batch)
-    if not kept:
-        network.prepare(scans.first[:PREPARED], scans.sinogram[:PREPARED])  # type: ignore[operator]
-    train_network(
-        network,
-        scans,
-        examples(physics, *validation, settings.fit.batch),
-        settings.fit,
-        seed=seed,
-        kept=(kept[-1], run.manifest["blocks"][-1]) if kept else None,
-        keep=run.replace,
-        report=report,
-        team=team,
-    )
+    """Trains a network into the run folder, after the rounds that are already there."""
+    problem = data.problem
+    network = build(settings, problem, torch.Generator().manual_seed(seed))
+    network.to(problem.device)
+    saved = run.blocks()
+    training = examples(problem, data.training, settings.fit.batch)
+    if not saved:
+        network.prepare(training.first[:PREPARED], training.data[:PREPARED])  # type: ignore[operator]
+    before = (saved[-1], dataclasses.asdict(run.manifest.blocks[-1])) if saved else None
+    job = NetworkTraining(settings.fit, seed, before, run.save_network, report, processes)
+    train_network(network, training, examples(problem, data.validation, settings.fit.batch), job)
 
 
-def examples(physics: Physics, sinogram: ImageStore, truth: ImageStore, batch: int) -> Examples:
-    """Scans with their FBP, not clipped."""
-    return Examples(physics.first_images(sinogram, truth, batch), sinogram, truth)
+def examples(problem: InverseProblem, pair: Pair, batch: int) -> Examples:
+    """Data, first images and truths, in units of the problem's scale."""
+    data, truth = pair
+    first, scaled = store_like(truth), store_like(truth) if problem.scale != 1 else truth
+    for part in batches(len(truth), batch):
+        first[part] = problem.initial(data[part])
+        if problem.scale != 1:
+            scaled[part] = truth[part] / problem.scale
+    return Examples(first, data, scaled)
 
 
 def load(
     build: Build,
     kind: type[Any],  # of settings
     name: str,
-    geometry: Geometry,
-    manifest: Mapping[str, Any],
+    problem: InverseProblem,
+    manifest: Manifest,
     weights: Sequence[Tensors],
     overrides: Sequence[str],
-    device: torch.device | str,
 ) -> "TrainedNetwork":
-    """A trained network, ready to be called with sinograms."""
+    """A trained network, ready to be called with data."""
     parts = [field.name for field in dataclasses.fields(kind)]
-    stored = manifest["settings"]
+    stored = manifest.settings
     if any(part not in stored for part in parts):
         raise UserError(f"{name}: its manifest is damaged: expected the settings {', '.join(parts)}")
     if overrides:
@@ -94,51 +90,56 @@ def load(
     settings = load_settings(kind, base=settings_from(kind, {part: stored[part] for part in parts}))
     if not weights:
         raise UserError(f"{name}: nothing is trained yet; go on with the same train command")
-    physics = Physics(geometry, choose_device(device))
-    network = build(settings, physics, torch.Generator())
+    network = build(settings, problem, torch.Generator())
     tensors = {key: value.float() for key, value in weights[-1].items() if not key.startswith(WORK)}
     try:
         network.load_state_dict(tensors)
     except RuntimeError as error:
         raise UserError(f"the weights do not fit their settings: {' '.join(str(error).split()):.200}") from None
     warning = None
-    if manifest.get("status") != "done":
-        rounds = manifest["blocks"][-1].get("rounds", 0)
+    if manifest.status != "done":
+        rounds = manifest.blocks[-1].rounds
         warning = f"{name} is not trained to its end: {rounds} of {settings.fit.rounds} rounds"
-    return TrainedNetwork(name, network, geometry, settings, physics, warning)
+    return TrainedNetwork(name, network, problem, settings, manifest.geometry, warning)
 
 
 @final
 class TrainedNetwork(Reconstructor):
-    """A trained network: an image, without a word about its doubt."""
+    """A trained network: an image without uncertainty."""
 
     def __init__(
-        self, name: str, network: nn.Module, geometry: Geometry, settings: Any, physics: Physics, warning: str | None
+        self,
+        name: str,
+        network: nn.Module,
+        problem: InverseProblem,
+        settings: Any,
+        geometry: str | None = None,  # JSON text
+        warning: str | None = None,
     ):
         self.name = name
-        self.network = network.to(physics.device).eval().requires_grad_(False)
-        self.geometry = geometry
+        self.network = network.to(problem.device).eval().requires_grad_(False)
+        self.problem = problem
         self.settings = settings
-        self.physics = physics
+        self.geometry = geometry
         self.warning = warning
-        self.sinogram_shape = geometry.sinogram_shape
+        self.data_shape = problem.operator.range_shape
 
     @property
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.network.parameters())
 
     @torch.no_grad()
-    def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
+    def reconstruct(self, data: Tensor, *, samples: int, seed: int, index: int) -> Reconstruction:
         images = []
-        with progress("images", len(sinogram)) as advance:
-            for some in batches(len(sinogram), AT_ONCE):
-                part = sinogram[some].to(self.physics.device)
-                images.append(self.network.clipped(self.physics.first(part), part))  # type: ignore[operator]
-                advance(len(part))
+        with progress("images", len(data)) as advance:
+            for part in batches(len(data), AT_ONCE):
+                batch = data[part].to(self.problem.device)
+                images.append(self.network.clipped(self.problem.initial(batch), batch))  # type: ignore[operator]
+                advance(len(batch))
         return Reconstruction(
-            image=torch.cat(images).float(),
+            image=torch.cat(images).float() * self.problem.scale,
             model=self.name,
-            geometry=self.geometry.to_json(),
+            geometry=self.geometry,
             seed=seed,
             settings=json.dumps(dataclasses.asdict(self.settings)),
             warning=self.warning,

@@ -1,18 +1,16 @@
-"""How much total variation: a weight for every geometry and noise.
+"""The default weight of total variation, for every geometry and noise.
 
-The noise e of the data shows in the gradient of D as A' e', with standard deviation n_j at pixel j; total variation must
-outweigh that, and not much more. So the weight is
+The noise e of the data appears in the gradient of D as A' e', with standard deviation n_j at pixel j. Total variation must
+be a little stronger than that. So the weight is
 
     w = c median_j n_j / (h ||A||^2),    n_j^2 = sum_i A_ij^2 h_i^2 var_i,
 
 h_i the curvature of D in bin i and var_i the variance of the noise there: this is the universal threshold of Donoho and
 Johnstone (1994), noise level times a constant, for the coefficients that A' e has. For least squares var is estimated from the
 sinogram; a likelihood knows it, var = 1 / h. The constant c was chosen for each of the paper's cases on validation images
-(examples/choose_tv_weight.py); every other geometry goes by its arc, interpolated between the limited-angle cases and the
-middle of the sparse ones.
+(examples/choose_tv_weight.py); for other geometries c is interpolated by the arc, between the limited-angle cases and
+the median of the sparse ones.
 """
-
-import math
 
 import numpy as np
 import torch
@@ -20,15 +18,15 @@ from torch import Tensor
 
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.physics.fidelity import Fidelity, LeastSquares
-from bayescade.physics.geometry import Geometry
+from bayescade.physics.geometry import Geometry, geometry_difference, measured_arc
 from bayescade.physics.ray_transform import RayTransform
 
-# c of each case: the best on 50 ellipse images and 50 randomised heads of the validation split (docs/data/tv_weights.jsonl).
+# c of each case: the best on 50 images of ellipses and 50 of random-shepp-logan, validation split (docs/data/tv_weights.jsonl).
 CONSTANTS = dict(zip(PAPER_CASES, (0.4, 0.2, 0.4, 0.6, 0.6, 0.12, 0.16, 0.3), strict=True))
 ARC_DEGREES, ARC_CONSTANTS = (90, 120, 150, 180), (0.12, 0.16, 0.3, 0.4)
 
-LEAST = 1e-7  # of the data's size: the weight never vanishes
-WINDOW_BINS, WINDOW_SAMPLES = 8, 128  # least size of a window of the noise estimate
+LEAST = 1e-7  # of the size of the data: the weight is never zero
+WINDOW_BINS, WINDOW_SAMPLES = 8, 128  # smallest size of a window of the noise estimate
 
 
 def default_weight(
@@ -47,24 +45,9 @@ def default_weight(
 def constant(geometry: Geometry) -> float:
     """c for a geometry: that of its case, or by its arc."""
     for case, value in CONSTANTS.items():
-        if same_scan(geometry, case_geometry(case)):
+        if geometry_difference(case_geometry(case), geometry) is None:
             return value
     return float(np.interp(measured_arc(geometry), ARC_DEGREES, ARC_CONSTANTS))
-
-
-def same_scan(a: Geometry, b: Geometry) -> bool:
-    """Whether two geometries are one, up to rounding."""
-    if (a.kind, a.bins, a.views, a.image_shape) != (b.kind, b.bins, b.views, b.image_shape):
-        return False
-    ours, theirs = ((*g.angles, g.bin_width, g.offset, g.pixel_size) for g in (a, b))
-    return bool(np.allclose(ours, theirs, rtol=1e-9, atol=1e-9))
-
-
-def measured_arc(geometry: Geometry) -> float:
-    """Degrees out of 180 in which lines are measured: all but the largest gap between views, less a step (fans: about)."""
-    turned = np.sort(np.mod(np.asarray(geometry.angles), math.pi))
-    gaps = np.diff(turned, append=turned[0] + math.pi)
-    return math.degrees(math.pi - gaps.max() + np.median(gaps))
 
 
 def gradient_noise(operator: RayTransform, operator_norm: float, fidelity: Fidelity, sinogram: Tensor) -> Tensor:
@@ -96,11 +79,11 @@ def mean_entry(operator: RayTransform) -> float:
 def noise_std(
     sinogram: Tensor,  # (batch, 1, views, bins)
 ) -> Tensor:
-    """Standard deviation of white noise in each sinogram, (batch,): from fourth differences along the bins, where it is quiet.
+    """Standard deviation of white noise in each sinogram, (batch,): from fourth differences along the bins.
 
-    The differences remove what is smooth and keep white noise, times sqrt(70); the median of their size, over 0.6745, is
-    robust against single edges. Behind an object with pixels every bin is rough, so the detector is cut into windows, all views
-    together, and the quiet tenth of the windows decides: there the rays pass beside the object.
+    The differences remove smooth parts and multiply white noise by sqrt(70); the median of their size, over 0.6745, is robust
+    against single edges. The projection of pixels is rough in every bin, so the detector is cut into windows, all views
+    together, and the tenth percentile of the windows is used: there the rays do not meet the object.
     """
     views, bins = sinogram.shape[-2:]
     if bins < 5:
@@ -110,7 +93,7 @@ def noise_std(
     width = min(max(WINDOW_BINS, -(-WINDOW_SAMPLES // views)), bins - 4)
     windows = fourth[:, 0].abs().unfold(-1, width, width)  # (batch, views, windows, width)
     levels = windows.transpose(1, 2).flatten(2).median(2).values  # (batch, windows)
-    levels = torch.where(levels > 0, levels, torch.inf).sort(1).values  # a masked part of the detector is no quiet one
+    levels = torch.where(levels > 0, levels, torch.inf).sort(1).values  # masked bins are zero and do not count
     count = torch.isfinite(levels).sum(1, keepdim=True)
     quiet = levels.gather(1, (count // 10).clamp_max(levels.shape[1] - 1))[:, 0]
     return torch.where(count[:, 0] > 0, quiet, 0.0) / 0.6745 / 70**0.5

@@ -2,13 +2,12 @@
 
 from functools import partial
 
-from bayescade.methods import _cascade
+from bayescade.blocks import heteroscedastic
+from bayescade.methods import _cascade, _cascade_settings
 
-ANY_GEOMETRY = False  # weights belong to a geometry
+ANY_GEOMETRY = False  # weights belong to a scan or another problem
 
-BLOCK = "heteroscedastic"  # the kind of block on the shelf
-
-Settings = _cascade.Settings
-preset = _cascade.preset
-train = partial(_cascade.train, BLOCK)
-load = partial(_cascade.load, BLOCK)
+Settings = _cascade_settings.Settings
+preset = _cascade_settings.preset
+train = partial(_cascade.train, heteroscedastic.build)
+load = partial(_cascade.load, heteroscedastic.build)

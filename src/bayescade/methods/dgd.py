@@ -2,13 +2,12 @@
 
 from functools import partial
 
-from bayescade.methods import _cascade
+from bayescade.blocks import deterministic
+from bayescade.methods import _cascade, _cascade_settings
 
-ANY_GEOMETRY = False  # weights belong to a geometry
+ANY_GEOMETRY = False  # weights belong to a scan or another problem
 
-BLOCK = "deterministic"  # the kind of block on the shelf
-
-Settings = _cascade.Settings
-preset = _cascade.preset
-train = partial(_cascade.train, BLOCK)
-load = partial(_cascade.load, BLOCK)
+Settings = _cascade_settings.Settings
+preset = _cascade_settings.preset
+train = partial(_cascade.train, deterministic.build)
+load = partial(_cascade.load, deterministic.build)

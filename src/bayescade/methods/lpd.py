@@ -6,13 +6,13 @@ from functools import partial
 import torch
 
 from bayescade.methods import _network
-from bayescade.methods._cascade import DataSettings, Physics
+from bayescade.methods._cascade_settings import DataSettings
 from bayescade.networks.primal_dual import PrimalDual
-from bayescade.physics.geometry import Geometry
+from bayescade.physics.problem import InverseProblem
 from bayescade.training.end_to_end import EndToEndSettings
 from bayescade.training.optimiser import check_whole
 
-ANY_GEOMETRY = False  # weights belong to a geometry
+ANY_GEOMETRY = False  # weights belong to a scan or another problem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,17 +36,17 @@ class Settings:
     data: DataSettings
 
 
-def preset(name: str, geometry: Geometry) -> Settings:
-    """The settings of that name."""
+def preset(name: str, views: int | None = None, arc_degrees: float = 180.0) -> Settings:
+    """The settings of that name, the same for every scan."""
     _network.check_preset(name)
-    fit = EndToEndSettings(epochs=16, batch=8)  # at a rate of 3e-3 the loss was not a number
+    fit = EndToEndSettings(epochs=16, batch=8)  # with learning rate 3e-3 the loss became NaN
     return Settings(NetworkSettings(), fit, DataSettings(images=8000))
 
 
-def build(settings: Settings, physics: Physics, generator: torch.Generator) -> PrimalDual:
+def build(settings: Settings, problem: InverseProblem, generator: torch.Generator) -> PrimalDual:
     """The network with fresh weights."""
     shape = settings.network
-    return PrimalDual(physics.operator, physics.norm, shape.steps, shape.memory, shape.channels, generator)
+    return PrimalDual(problem, shape.steps, shape.memory, shape.channels, generator)
 
 
 train = partial(_network.train, build)

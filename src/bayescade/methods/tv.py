@@ -3,9 +3,9 @@
     minimise  D(y, A x) / (h ||A||^2) + w TV(x)   over images x >= 0,
 
 D the data fidelity, h its mean curvature (1 for least squares), TV the isotropic total variation in units of a pixel, the
-mean over the four corners of a pixel (`differences`). Divided so, the weight w means the same for every scanner. Solved by the
-algorithm of Chambolle and Pock (2011) with over-relaxation (Condat 2013), and stopped when the duality gap over the box
-0 <= x <= 2 max x is a small part of the objective: then no image in that box is better by more than the gap.
+mean over the four corners of a pixel (`finite_differences`). With this scaling the weight w means the same for every scanner.
+Solved by the algorithm of Chambolle and Pock (2011) with over-relaxation (Condat 2013), and stopped when the duality gap over
+the box 0 <= x <= 2 max x is a small part of the objective: then no image in that box is better by more than the gap.
 """
 
 import dataclasses
@@ -17,7 +17,13 @@ from torch import Tensor
 
 from bayescade.errors import UserError
 from bayescade.methods._tv_weight import default_weight
-from bayescade.physics.fidelity import Fidelity, LeastSquares, PoissonLikelihood, WeightedLeastSquares
+from bayescade.physics.fidelity import (
+    Fidelity,
+    LeastSquares,
+    PoissonLikelihood,
+    WeightedLeastSquares,
+    check_photons,
+)
 from bayescade.physics.finite_differences import (
     CORNERS,
     CORNERS_NORM_SQUARED,
@@ -29,7 +35,6 @@ from bayescade.physics.finite_differences import (
     total_variation,
 )
 from bayescade.physics.geometry import Geometry
-from bayescade.physics.noise import check_photons
 from bayescade.physics.ray_transform import RayTransform
 from bayescade.progress import progress
 from bayescade.projectors import ray_transform
@@ -37,9 +42,9 @@ from bayescade.results import Reconstruction, Reconstructor
 
 ANY_GEOMETRY = True  # a model for any geometry, without weights
 
-CHECK_EVERY = 50  # iterations between looks at the gap
+CHECK_EVERY = 50  # iterations between checks of the gap
 RELAXATION = 1.9
-# Primal over dual step in units of (size of the image) / (weight): any positive value converges, this one soon.
+# Primal over dual step in units of (size of the image) / (weight): any positive value converges, this one fast.
 BALANCE = 0.2
 
 
@@ -50,7 +55,7 @@ class Settings:
     weight: float = 0.0  # w; 0 = c times the noise, by the rule of `default_weight`
     constant: float = 0.0  # c; 0 = the one chosen for the geometry
     fidelity: str = "least-squares"  # least-squares, weighted (by photon statistics) or poisson
-    photons: float = 1e5  # per bin with nothing in the way; for weighted and poisson
+    photons: float = 1e5  # per bin without an object; for weighted and poisson
     attenuation: float = 0.02  # of an image value of 1 over a length of 1; for weighted and poisson
     tolerance: float = 1e-3  # relative duality gap at which an image is done
     iterations: int = 10000  # most iterations
@@ -87,11 +92,11 @@ class TV(Reconstructor):
     def __init__(self, operator: RayTransform, settings: Settings):
         self.operator = operator
         self.settings = settings
-        self.sinogram_shape = operator.geometry.sinogram_shape
+        self.data_shape = operator.range_shape
         self.norm = operator.norm
 
-    def reconstruct(self, sinogram: Tensor, *, samples: int, seed: int) -> Reconstruction:
-        sinogram = batch_last(sinogram.to(self.operator.device))
+    def reconstruct(self, data: Tensor, *, samples: int, seed: int, index: int) -> Reconstruction:
+        sinogram = batch_last(data.to(self.operator.device))
         fidelity = self._fidelity(sinogram)
         weight = self.settings.weight or default_weight(
             self.operator, self.norm, fidelity, sinogram, self.settings.constant
@@ -145,7 +150,7 @@ def solve(
 ) -> tuple[Tensor, Tensor]:
     """The images (batch, 1, height, width) and their relative duality gaps (batch,).
 
-    An image that is done leaves the iteration, so what it is does not depend on the images beside it.
+    A converged image leaves the iteration, so its result does not depend on the other images of the batch.
     """
     problem = Problem.of(operator, operator_norm, fidelity, sinogram, weight)
     images = torch.zeros_like(problem.start)
@@ -154,18 +159,18 @@ def solve(
     point = first_point(problem)
     with progress("total variation, at most", iterations) as advance:
         for iteration in range(1, iterations + 1):
-            found = step(problem, point)
-            point = point.relaxed(found)
+            new_point = step(problem, point)
+            point = point.relaxed(new_point)
             if iteration % CHECK_EVERY and iteration < iterations:
                 continue
             advance((iteration - 1) % CHECK_EVERY + 1)
-            gap = relative_gap(problem, found)
-            images[active], gaps[active] = found.image, gap
-            keep = ~(gap <= tolerance)  # also what is not a number
-            if not bool(keep.any()):
+            gap = relative_gap(problem, new_point)
+            images[active], gaps[active] = new_point.image, gap
+            unfinished = ~(gap <= tolerance)  # also where the gap is NaN
+            if not bool(unfinished.any()):
                 break
-            if not bool(keep.all()):
-                problem, point, active = problem.take(keep), point.take(keep), active[keep]
+            if not bool(unfinished.all()):
+                problem, point, active = problem.select(unfinished), point.select(unfinished), active[unfinished]
     return images, gaps
 
 
@@ -188,8 +193,8 @@ class Problem:
         cls, operator: RayTransform, operator_norm: float, fidelity: Fidelity, sinogram: Tensor, weight: Tensor
     ) -> "Problem":
         """Steps t and s with t s (1 + 1) = 1, for ||A / norm|| = 1 and ||gradients||^2 / 32 = 1, and t / s in balance."""
-        start = operator.fbp(sinogram).clamp_min(0)
-        back = operator.adjoint(sinogram) / operator_norm**2  # of use where FBP is nowhere positive
+        start = operator.fbp(sinogram, ramp="shifted").clamp_min(0)
+        back = operator.adjoint(sinogram) / operator_norm**2  # used where FBP is nowhere positive
         size = torch.maximum(_size(start), 0.01 * _size(back)).clamp_min(1e-12)
         ratio = BALANCE * size / weight
         dual_step = (1 / (2 * ratio)).sqrt()
@@ -198,18 +203,18 @@ class Problem:
             operator, operator_norm, fidelity, sinogram, weight, curvature, start, 0.999 * ratio * dual_step, dual_step
         )
 
-    def take(self, keep: Tensor) -> "Problem":
-        """The problem of some of the images."""
+    def select(self, selected: Tensor) -> "Problem":
+        """The problem of the selected images."""
         return Problem(
             self.operator,
             self.norm,
-            self.fidelity.take(keep),
-            sinogram=select(self.sinogram, keep),
-            weight=select(self.weight, keep),
-            curvature=select(self.curvature, keep),
-            start=select(self.start, keep),
-            primal_step=select(self.primal_step, keep),
-            dual_step=select(self.dual_step, keep),
+            self.fidelity.select(selected),
+            sinogram=select_images(self.sinogram, selected),
+            weight=select_images(self.weight, selected),
+            curvature=select_images(self.curvature, selected),
+            start=select_images(self.start, selected),
+            primal_step=select_images(self.primal_step, selected),
+            dual_step=select_images(self.dual_step, selected),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -229,32 +234,32 @@ class Point:
     data: Tensor  # dual of the data, in units of the norm
     corners: Corners  # dual of the gradients
 
-    def take(self, keep: Tensor) -> "Point":
-        """The point of some of the images."""
-        a, b, c, d = ((select(down, keep), select(right, keep)) for down, right in self.corners)
-        return Point(select(self.image, keep), select(self.data, keep), (a, b, c, d))
+    def select(self, selected: Tensor) -> "Point":
+        """The point of the selected images."""
+        a, b, c, d = ((select_images(down, selected), select_images(right, selected)) for down, right in self.corners)
+        return Point(select_images(self.image, selected), select_images(self.data, selected), (a, b, c, d))
 
-    def relaxed(self, to: "Point") -> "Point":
-        """The point past `to`, seen from here."""
+    def relaxed(self, new: "Point") -> "Point":
+        """Over-relaxation: this point + RELAXATION (new - this point)."""
         a, b, c, d = (
-            (torch.lerp(old[0], new[0], RELAXATION), torch.lerp(old[1], new[1], RELAXATION))
-            for old, new in zip(self.corners, to.corners, strict=True)
+            (torch.lerp(start[0], end[0], RELAXATION), torch.lerp(start[1], end[1], RELAXATION))
+            for start, end in zip(self.corners, new.corners, strict=True)
         )
         return Point(
-            torch.lerp(self.image, to.image, RELAXATION), torch.lerp(self.data, to.data, RELAXATION), (a, b, c, d)
+            torch.lerp(self.image, new.image, RELAXATION), torch.lerp(self.data, new.data, RELAXATION), (a, b, c, d)
         )
 
 
-def select(tensor: Tensor, keep: Tensor) -> Tensor:
-    """Some images of a batch, in the layout of the projector."""
-    return batch_last(tensor[keep])
+def select_images(tensor: Tensor, selected: Tensor) -> Tensor:
+    """The selected images of a batch, in the layout of the projector."""
+    return batch_last(tensor[selected])
 
 
 def first_point(problem: Problem) -> Point:
-    """The clipped FBP, and no dual."""
+    """The clipped FBP, and zero duals."""
     zero = torch.zeros_like(problem.start)
-    none: Pair = (zero, zero)
-    return Point(problem.start, torch.zeros_like(problem.sinogram), (none, none, none, none))
+    pair: Pair = (zero, zero)
+    return Point(problem.start, torch.zeros_like(problem.sinogram), (pair, pair, pair, pair))
 
 
 def step(problem: Problem, now: Point) -> Point:
@@ -278,7 +283,7 @@ def _size(x: Tensor) -> Tensor:
 
 
 def project(down: Tensor, right: Tensor, bound: Tensor) -> Pair:
-    """The nearest vectors of at most that length."""
+    """The projection onto vectors of at most that length."""
     shrink = bound / torch.maximum(magnitude((down, right)), bound)
     return down * shrink, right * shrink
 

@@ -6,20 +6,20 @@ from functools import partial
 import torch
 
 from bayescade.methods import _network
-from bayescade.methods._cascade import DataSettings, Physics
+from bayescade.methods._cascade_settings import DataSettings
 from bayescade.networks.unet import UNet
-from bayescade.physics.geometry import Geometry
+from bayescade.physics.problem import InverseProblem
 from bayescade.training.end_to_end import EndToEndSettings
 from bayescade.training.optimiser import check_whole
 
-ANY_GEOMETRY = False  # weights belong to a geometry
+ANY_GEOMETRY = False  # weights belong to a scan or another problem
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkSettings:
     """Shape of the network."""
 
-    channels: int = 16  # of the largest scale; each smaller one has twice as many, up to the most
+    channels: int = 16  # of the largest scale; each smaller scale has twice as many, up to most_channels
     most_channels: int = 48
     scales: int = 5
 
@@ -37,13 +37,13 @@ class Settings:
     data: DataSettings
 
 
-def preset(name: str, geometry: Geometry) -> Settings:
-    """The settings of that name."""
+def preset(name: str, views: int | None = None, arc_degrees: float = 180.0) -> Settings:
+    """The settings of that name, the same for every scan."""
     _network.check_preset(name)
     return Settings(NetworkSettings(), EndToEndSettings(epochs=20), DataSettings(images=16_000))
 
 
-def build(settings: Settings, physics: Physics, generator: torch.Generator) -> UNet:
+def build(settings: Settings, problem: InverseProblem, generator: torch.Generator) -> UNet:
     """The network with fresh weights."""
     shape = settings.network
     return UNet(shape.channels, shape.most_channels, shape.scales, generator)

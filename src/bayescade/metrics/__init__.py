@@ -1,4 +1,4 @@
-"""Metrics: each file has one function of its own name, `(image, truth, data_range) -> one number per image`."""
+"""Metrics: each file has one function of the same name, `(image, truth, data_range) -> one number per image`."""
 
 from torch import Tensor
 

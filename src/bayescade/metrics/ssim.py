@@ -34,16 +34,16 @@ def ssim(
 
 
 def _local(x: Tensor) -> Tensor:
-    """Gaussian-weighted means over the windows that lie inside the image: a banded matrix from each side."""
+    """Gaussian-weighted means over the windows that lie inside the image: a product with a banded matrix along each axis."""
     return _band(x.shape[-2], x) @ x @ _band(x.shape[-1], x).T
 
 
 def _band(size: int, like: Tensor) -> Tensor:
-    """(size - 10, size): the window's weights, moved on by one in each row."""
+    """(size - 10, size): the window's weights, shifted by one pixel from line to line."""
     position = torch.arange(WINDOW, dtype=like.dtype, device=like.device) - WINDOW // 2
     weights = torch.exp(-((position / STD) ** 2) / 2)
-    rows = torch.arange(size - WINDOW + 1, device=like.device)[:, None]
+    starts = torch.arange(size - WINDOW + 1, device=like.device)[:, None]
     band = torch.zeros(size - WINDOW + 1, size, dtype=like.dtype, device=like.device)
     return band.scatter(
-        1, rows + torch.arange(WINDOW, device=like.device), (weights / weights.sum()).expand(len(rows), -1)
+        1, starts + torch.arange(WINDOW, device=like.device), (weights / weights.sum()).expand(len(starts), -1)
     )

@@ -1,1 +1,1 @@
-"""Networks: blocks put together."""
+"""Networks: cascades of blocks, and networks that are trained end to end."""

@@ -1,9 +1,9 @@
-"""Learned primal-dual reconstruction (Adler and Oktem 2018): steps in the data and in the image, in turn, learned end to end.
+"""Learned primal-dual reconstruction (Adler and Oktem 2018): alternating steps in data and image space, trained end to end.
 
-A step in the data sees the memory there, what the projection of the image misses, and what was measured; a step in the image
-sees the memory there and the back-projection of the data. Memories have a few channels, of which one is projected. The operator
-is divided by its norm; the image starts at FBP, and what comes from the operator is scaled once, so that it is not lost beside
-what does not: both save training.
+A dual step sees the dual memory, the residual of the projected image, and the data; a primal step sees the primal memory and
+the back-projection of the dual. A memory has a few channels, one of which is projected. The operator is divided by its norm.
+Two things shorten training: the image starts at FBP, and the outputs of the operator are scaled once to the size of the other
+inputs.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from bayescade.networks._conv import convolution
-from bayescade.physics.operator import LinearOperator
+from bayescade.physics.problem import InverseProblem
 
 LEVEL = 0.3  # standard deviation of residuals and of their back-projections, as steps see them at the start
-START = 0.1  # of the last weights of a step, over He's: a step starts small
+START = 0.1  # factor on He's initial weights of the last layer: a step starts small
 
 
 @final
@@ -29,16 +29,15 @@ class PrimalDual(nn.Module):
 
     def __init__(
         self,
-        operator: LinearOperator,
-        norm: float,
+        problem: InverseProblem,
         steps: int,
         memory: int,  # channels, in the image and in the data
         channels: int,  # of the hidden layers
         generator: torch.Generator,
     ):
         super().__init__()
-        self.operator = operator
-        self.norm = norm
+        self.operator = problem.operator
+        self.norm, self.scale = problem.norm, problem.scale
         self.memory = memory
         self.dual = nn.ModuleList([step(memory + 2, channels, memory, generator) for _ in range(steps)])
         self.primal = nn.ModuleList([step(memory + 1, channels, memory, generator) for _ in range(steps)])
@@ -47,31 +46,31 @@ class PrimalDual(nn.Module):
 
     @torch.no_grad()
     def prepare(self, image: Tensor, sinogram: Tensor) -> None:
-        """Sets the gains, so that what comes from the operator is as large as what is beside it."""
-        residual = self._apply_operator(self.operator.forward, image) - sinogram / self.norm
+        """Sets the gains, so that the outputs of the operator are as large as the other inputs."""
+        residual = self._apply_operator(self.operator.forward, image) - sinogram / (self.norm * self.scale)
         self.residual_gain.fill_(LEVEL / float(residual.std().clamp_min(1e-12)))
         back = self._apply_operator(self.operator.adjoint, self.residual_gain * residual)
         self.back_gain.fill_(LEVEL / float(back.std().clamp_min(1e-12)))
 
     def forward(self, image: Tensor, sinogram: Tensor) -> Tensor:
-        measured = sinogram / self.norm
+        measured = sinogram / (self.norm * self.scale)
         primal = image.repeat(1, self.memory, 1, 1)
         dual = torch.zeros_like(measured).repeat(1, self.memory, 1, 1)
-        for in_data, in_image in zip(self.dual, self.primal, strict=True):
+        for dual_step, primal_step in zip(self.dual, self.primal, strict=True):
             residual = self._apply_operator(self.operator.forward, primal[:, -1:]) - measured
             seen = torch.cat([dual, self.residual_gain * residual, measured], 1)
-            dual = dual + in_data(seen).to(dual.dtype)
+            dual = dual + dual_step(seen).to(dual.dtype)
             back = self._apply_operator(self.operator.adjoint, dual[:, :1])
-            primal = primal + in_image(torch.cat([primal, self.back_gain * back], 1)).to(primal.dtype)
+            primal = primal + primal_step(torch.cat([primal, self.back_gain * back], 1)).to(primal.dtype)
         return primal[:, :1]
 
     def _apply_operator(self, apply: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """The operator or its adjoint over the norm, in the precision of what it is given also where layers have less."""
+        """The operator or its adjoint over the norm, in the precision of x, also under autocast."""
         with torch.autocast(x.device.type, enabled=False):
             return apply(x.contiguous()) / self.norm
 
     def clipped(self, image: Tensor, sinogram: Tensor) -> Tensor:
-        """The image as it is given out."""
+        """The image with negative values set to 0."""
         return relu(self(image, sinogram))
 
 

@@ -1,7 +1,7 @@
 """A U-Net that corrects an image: image + net(image) (Ronneberger et al. 2015; Jin et al. 2017 for tomography).
 
 Every scale has two 3 x 3 convolutions with group norm and ReLU; scales are half as large and have twice the channels, up to a
-limit. What is learned is the correction: its last convolution starts at zero, so training starts from the image itself.
+limit. The network learns the correction. Its last convolution starts at zero, so training starts at the input image.
 """
 
 from typing import final
@@ -15,11 +15,11 @@ from bayescade.networks._conv import convolution
 
 @final
 class UNet(nn.Module):
-    """(image, sinogram) -> image; the sinogram is not looked at."""
+    """(image, sinogram) -> image; the sinogram is not used."""
 
-    def __init__(self, channels: int, most: int, scales: int, generator: torch.Generator):
+    def __init__(self, channels: int, most_channels: int, scales: int, generator: torch.Generator):
         super().__init__()
-        widths = [min(channels * 2**scale, most) for scale in range(scales)]
+        widths = [min(channels * 2**scale, most_channels) for scale in range(scales)]
         self.down = nn.ModuleList(
             [pair(into, width, generator) for into, width in zip([1, *widths], widths, strict=False)]
         )
@@ -30,22 +30,22 @@ class UNet(nn.Module):
         nn.init.zeros_(self.last.weight)
 
     def prepare(self, image: Tensor, sinogram: Tensor) -> None:
-        """There is nothing to set by the images."""
+        """Does nothing: no scale depends on the images."""
 
     def forward(self, image: Tensor, sinogram: Tensor) -> Tensor:
         height, width = image.shape[-2:]
         step = 2 ** (len(self.down) - 1)
         h = pad(image, (0, -width % step, 0, -height % step))
-        kept = []
+        skips = []
         for scale, layers in enumerate(self.down):
             h = layers(nn.functional.max_pool2d(h, 2) if scale else h)
-            kept.append(h)
-        for layers, beside in zip(self.up, reversed(kept[:-1]), strict=True):
-            h = layers(torch.cat([nn.functional.interpolate(h, scale_factor=2.0, mode="nearest"), beside], 1))
+            skips.append(h)
+        for layers, skip in zip(self.up, reversed(skips[:-1]), strict=True):
+            h = layers(torch.cat([nn.functional.interpolate(h, scale_factor=2.0, mode="nearest"), skip], 1))
         return image + self.last(h)[..., :height, :width]
 
     def clipped(self, image: Tensor, sinogram: Tensor) -> Tensor:
-        """The image as it is given out."""
+        """The image with negative values set to 0."""
         return relu(self(image, sinogram))
 
 

@@ -1,7 +1,7 @@
 """Ellipses on a pixel grid.
 
 The grid of the paper: n points from -1 to 1 with both ends, not pixel centres, boundaries included. With `supersample` f
-every pixel holds f x f points spread evenly over it, so that the mean of a block is the area the ellipses cover.
+every pixel has f x f evenly spaced points, so that the mean over a pixel is the area that the ellipses cover.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-# Pixels worked on at once: on a CPU what its cache holds (7 times faster than large chunks), on a GPU what fills it.
+# Pixels computed at once: on a CPU what fits its cache (7 times faster than large chunks), on a GPU enough to use all of it.
 CHUNK = {"cpu": 200_000, "cuda": 50_000_000}
 
 # Columns of an ellipse table.
@@ -17,9 +17,9 @@ VALUE, AXIS_0, AXIS_1, CENTRE_0, CENTRE_1, ROTATION = range(6)
 
 
 def uniforms(count: int, columns: int, *, seed: int, first: int = 0) -> NDArray[np.float64]:
-    """ImageStore `first` to `first` + `count` - 1 of an endless table of uniform numbers, (count, columns)."""
+    """Lines `first` to `first` + `count` - 1 of an endless table of uniform numbers, (count, columns)."""
     stream = np.random.PCG64(seed)
-    stream.advance(first * columns)  # a number costs one step
+    stream.advance(first * columns)  # one step per number
     return np.random.Generator(stream).random((count, columns))
 
 

@@ -27,9 +27,9 @@ def generate(
 ) -> Tensor:
     """Images `first` to `first` + `count` - 1 of the endless list named by `seed`, (count, 1, height f, width f), float32.
 
-    Which image it is depends on the seed and its place in the list only, not on the device or on how many are asked for.
+    An image depends on the seed and its index in the list only, not on the device or on `count`.
     """
-    return images_of(draw(count, seed=seed, first=first), shape, supersample, device)
+    return images_of(random_tables(count, seed=seed, first=first), shape, supersample, device)
 
 
 def images_of(
@@ -42,7 +42,7 @@ def images_of(
     return normalised(raster(tables, shape, supersample, device)).to(torch.float32)
 
 
-def draw(count: int, *, seed: int, first: int = 0) -> NDArray[np.float64]:
+def random_tables(count: int, *, seed: int, first: int = 0) -> NDArray[np.float64]:
     """Ellipse tables of the images, (count, 9, 6); ellipses beyond an image's number have value 0."""
     u = uniforms(count, 1 + MOST * 7, seed=seed, first=first)
     number = FEWEST + np.floor(u[:, :1] * (MOST - FEWEST + 1))
@@ -55,10 +55,10 @@ def draw(count: int, *, seed: int, first: int = 0) -> NDArray[np.float64]:
     )
 
 
-def draw_paper() -> NDArray[np.float64]:
+def paper_tables() -> NDArray[np.float64]:
     """Ellipse tables of the paper's 4000 training and 100 test images, (4100, 9, 6).
 
-    They come from numpy's legacy stream: seed 222, a draw of 128 x 128 normals, then image after image.
+    They come from numpy's legacy stream: seed 222, first 128 x 128 normals that are not used, then image by image.
     """
     rng = np.random.RandomState(PAPER_SEED)
     rng.normal(size=128 * 128)
@@ -74,9 +74,9 @@ def draw_paper() -> NDArray[np.float64]:
 
 def paper_train(device: torch.device | str = "cpu") -> Tensor:
     """The paper's 4000 training images, (4000, 1, 128, 128), float32."""
-    return images_of(draw_paper()[:PAPER_TRAIN], device=device)
+    return images_of(paper_tables()[:PAPER_TRAIN], device=device)
 
 
 def paper_test(device: torch.device | str = "cpu") -> Tensor:
     """The paper's 100 test images, (100, 1, 128, 128), float32."""
-    return images_of(draw_paper()[PAPER_TRAIN:], device=device)
+    return images_of(paper_tables()[PAPER_TRAIN:], device=device)

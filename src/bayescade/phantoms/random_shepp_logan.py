@@ -1,8 +1,8 @@
-"""Randomised Shepp-Logan-like heads: out-of-distribution *validation* images, so that nobody needs the test image.
+"""Random variants of the Shepp-Logan phantom: out-of-distribution images for validation, so that the test image is not used.
 
 Every ellipse of the modified Shepp-Logan phantom has its half-axes scaled by up to 15 %, its centre moved by up to 0.03,
-its rotation changed by up to 10 degrees and its value scaled by up to 30 % (the skull keeps its value and the brain stays
-inside it); the whole is turned by up to 15 degrees and shrunk by up to 10 %, and the result is moved and scaled to [0, 1].
+its rotation changed by up to 10 degrees and its value scaled by up to 30 % (the value of the skull is fixed and the brain stays
+inside it); the phantom is rotated by up to 15 degrees and shrunk by up to 10 %, and the result is moved and scaled to [0, 1].
 """
 
 import math
@@ -16,7 +16,7 @@ from bayescade.phantoms._raster import AXIS_0, CENTRE_0, ROTATION, VALUE, normal
 from bayescade.phantoms.shepp_logan import ELLIPSES
 
 AXES, CENTRE, TURN, CONTRAST = 0.15, 0.03, math.radians(10), 0.3
-WHOLE_TURN, WHOLE_SHRINK = math.radians(15), 0.1
+IMAGE_TURN, IMAGE_SHRINK = math.radians(15), 0.1
 
 
 def generate(
@@ -29,25 +29,27 @@ def generate(
     device: torch.device | str = "cpu",
 ) -> Tensor:
     """Images `first` to `first` + `count` - 1 of the list named by `seed`, (count, 1, height f, width f), float32."""
-    tables = draw(count, seed=seed, first=first)
+    tables = random_tables(count, seed=seed, first=first)
     return normalised(raster(tables, shape, supersample, device).clamp_min(0)).to(torch.float32)
 
 
-def draw(count: int, *, seed: int, first: int = 0) -> NDArray[np.float64]:
+def random_tables(count: int, *, seed: int, first: int = 0) -> NDArray[np.float64]:
     """Ellipse tables of the images, (count, 10, 6)."""
     u = 2 * uniforms(count, (len(ELLIPSES) + 1) * 6, seed=seed, first=first).reshape(count, -1, 6) - 1
-    each, whole = u[:, :-1], u[:, -1]
+    per_ellipse, per_image = u[:, :-1], u[:, -1]
     tables = np.repeat(ELLIPSES[None], count, axis=0)
-    tables[:, 1:, VALUE] *= 1 + CONTRAST * each[:, 1:, 0]
-    tables[:, 1, VALUE] = -0.8 * (1 + 0.2 * each[:, 1, 0])  # the brain stays between air and bone
-    tables[:, :, AXIS_0:CENTRE_0] *= 1 + AXES * each[:, :, 1:3]
-    tables[:, 1, AXIS_0:CENTRE_0] = tables[:, 0, AXIS_0:CENTRE_0] * (0.955 + 0.02 * each[:, 1, 1:3])  # inside the skull
-    tables[:, 2:, CENTRE_0:ROTATION] += CENTRE * each[:, 2:, 3:5]
-    tables[:, 2:, ROTATION] += TURN * each[:, 2:, 5]
+    tables[:, 1:, VALUE] *= 1 + CONTRAST * per_ellipse[:, 1:, 0]
+    tables[:, 1, VALUE] = -0.8 * (1 + 0.2 * per_ellipse[:, 1, 0])  # the brain stays between air and bone
+    tables[:, :, AXIS_0:CENTRE_0] *= 1 + AXES * per_ellipse[:, :, 1:3]
+    tables[:, 1, AXIS_0:CENTRE_0] = tables[:, 0, AXIS_0:CENTRE_0] * (
+        0.955 + 0.02 * per_ellipse[:, 1, 1:3]
+    )  # inside the skull
+    tables[:, 2:, CENTRE_0:ROTATION] += CENTRE * per_ellipse[:, 2:, 3:5]
+    tables[:, 2:, ROTATION] += TURN * per_ellipse[:, 2:, 5]
 
-    scale = 1 - WHOLE_SHRINK * (0.5 + 0.5 * whole[:, 0]) - 0.05
+    scale = 1 - IMAGE_SHRINK * (0.5 + 0.5 * per_image[:, 0]) - 0.05
     tables[:, :, AXIS_0:ROTATION] *= scale[:, None, None]
-    turn = WHOLE_TURN * whole[:, 1]
+    turn = IMAGE_TURN * per_image[:, 1]
     cosine, sine = np.cos(turn)[:, None], np.sin(turn)[:, None]
     x, y = tables[:, :, CENTRE_0].copy(), tables[:, :, CENTRE_0 + 1].copy()
     tables[:, :, CENTRE_0] = cosine * x - sine * y

@@ -1,6 +1,6 @@
-"""Random ellipses with a word across them: images that no training on ellipses has seen, with known places of the unknown.
+"""Random ellipses with a word across them: out-of-distribution images, where the unknown pixels are known.
 
-Without the word an image is that of the same seed and place on the ellipse list: its clean twin.
+Without the word, an image equals the ellipse image of the same seed and index.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from bayescade.phantoms import ellipses
 from bayescade.phantoms._raster import grid_axis
 
 WORD = "Uncertain?"
-WIDTH = 1.6  # of the word, where the image is 2 wide
+WIDTH = 1.6  # of the word; the image has width 2
 WHITE = 1.0
 
 
@@ -41,7 +41,7 @@ def written(
 
 
 def letters(shape: tuple[int, int], supersample: int = 1) -> Tensor:
-    """Where the word is, (height f, width f): axis 0 is x, along which it is read; axis 1 is y."""
+    """The pixels of the word, (height f, width f) bool; it is read along x, axis 0."""
     polygons = TextPath((0, 0), WORD, size=1).to_polygons()
     outlines = [Path(polygon) for polygon in polygons]
     ends = np.concatenate(polygons)

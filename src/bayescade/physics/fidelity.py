@@ -1,7 +1,7 @@
 """The data fidelity D(y, z) between a sinogram y and a projection z = A x: its value and its gradient, its curvature, and its
 conjugate with the proximal map that primal-dual iterations need.
 
-It depends on the noise, not on the operator: `image_gradient` puts the two together, grad_x D(y, A x) = A' grad_z D.
+It depends on the noise, not on the operator: an `InverseProblem` combines the two, grad_x D(y, A x) = A' grad_z D.
 """
 
 from abc import ABC, abstractmethod
@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from bayescade.errors import UserError
-from bayescade.physics.noise import check_photons
-from bayescade.physics.operator import LinearOperator
 
 
 class Fidelity(ABC):
@@ -41,15 +39,14 @@ class Fidelity(ABC):
     ) -> Tensor:
         """The second derivative of D(y, z) with respect to z at z = y, of each bin, like y."""
 
-    @abstractmethod
     def conjugate(
         self,
         sinogram: Tensor,  # (batch, ...) y
         dual: Tensor,  # (batch, ...) p
     ) -> Tensor:
         """D*(p) = sup over z of <p, z> - D(y, z) of each image, (batch,); infinite where there is no bound."""
+        raise UserError(f"{type(self).__name__} has no conjugate, which total variation needs")
 
-    @abstractmethod
     def prox_conjugate(
         self,
         sinogram: Tensor,  # (batch, ...) y
@@ -57,22 +54,22 @@ class Fidelity(ABC):
         step: Tensor | float,  # s, a number or one per image
     ) -> Tensor:
         """argmin over q of D*(q) + 1/(2 s) ||q - p||^2, like p."""
+        raise UserError(f"{type(self).__name__} has no proximal map, which total variation needs")
 
-    def take(
+    def select(
         self,
-        keep: Tensor,  # (batch,) bool
+        selected: Tensor,  # (batch,) bool
     ) -> "Fidelity":
-        """The fidelity of some images of a batch: itself, unless it holds something of each image."""
+        """The fidelity of the selected images of a batch: itself, unless it has values per image."""
         return self
 
-    def image_gradient(
+    def mean_curvature(
         self,
-        operator: LinearOperator,
-        sinogram: Tensor,  # (batch, *range_shape)
-        image: Tensor,  # (batch, *domain_shape)
-    ) -> Tensor:
-        """A' grad_z D(y, A x), like the image."""
-        return operator.adjoint(self.gradient(sinogram, operator.forward(image)))
+        sinogram: Tensor,  # (batch, ...) y
+    ) -> Tensor | float:
+        """The mean over the bins of the curvature, a number or one per image that broadcasts to it."""
+        curvature = self.curvature(sinogram)
+        return curvature.mean(tuple(range(1, curvature.ndim)), keepdim=True)
 
 
 def _per_image(terms: Tensor) -> Tensor:
@@ -91,6 +88,9 @@ class LeastSquares(Fidelity):
 
     def curvature(self, sinogram: Tensor) -> Tensor:
         return torch.ones_like(sinogram)
+
+    def mean_curvature(self, sinogram: Tensor) -> float:
+        return 1.0
 
     def conjugate(self, sinogram: Tensor, dual: Tensor) -> Tensor:
         return _per_image(dual * (dual / 2 + sinogram))
@@ -120,17 +120,17 @@ class WeightedLeastSquares(Fidelity):
     def gradient(self, sinogram: Tensor, projection: Tensor) -> Tensor:
         return self.weights * (projection - sinogram)
 
-    def take(self, keep: Tensor) -> Fidelity:
-        each = self.weights.ndim == 4 and len(self.weights) == len(keep) > 1
-        return WeightedLeastSquares(self.weights[keep]) if each else self
+    def select(self, selected: Tensor) -> Fidelity:
+        per_image = self.weights.ndim == 4 and len(self.weights) == len(selected) > 1
+        return WeightedLeastSquares(self.weights[selected]) if per_image else self
 
     def curvature(self, sinogram: Tensor) -> Tensor:
         return self.weights.expand_as(sinogram)
 
     def conjugate(self, sinogram: Tensor, dual: Tensor) -> Tensor:
-        dead = torch.where(dual == 0, 0.0, torch.inf).to(dual.dtype)  # a bin without weight bears no dual
-        bearing = dual * (dual / (2 * torch.where(self.weights > 0, self.weights, 1)) + sinogram)
-        return _per_image(torch.where(self.weights > 0, bearing, dead))
+        dead = torch.where(dual == 0, 0.0, torch.inf).to(dual.dtype)  # a bin with weight 0 must have dual 0
+        live = dual * (dual / (2 * torch.where(self.weights > 0, self.weights, 1)) + sinogram)
+        return _per_image(torch.where(self.weights > 0, live, dead))
 
     def prox_conjugate(self, sinogram: Tensor, dual: Tensor, step: Tensor | float) -> Tensor:
         return self.weights * (dual - step * sinogram) / (self.weights + step)
@@ -189,3 +189,11 @@ def wright_omega(x: Tensor) -> Tensor:
         w = torch.exp(log_w)
         log_w = log_w - (w + log_w - x) / (w + 1)
     return torch.exp(log_w)
+
+
+def check_photons(photons: float, attenuation: float) -> None:
+    """Raises unless both are in their range."""
+    if not 1 <= photons <= 1e15:
+        raise UserError(f"photons: expected a positive count per bin from 1 to 1e15, e.g. 1e5, got {photons}")
+    if not 1e-9 <= attenuation <= 1e9:
+        raise UserError(f"attenuation: expected a positive number, e.g. 0.02, got {attenuation}")

@@ -1,8 +1,8 @@
-"""Differences of images at the four corners of a pixel, and their transpose: the gradient in total variation.
+"""Finite differences at the four corners of a pixel, and their transpose: the gradient in total variation.
 
-Forward differences alone see an edge differently by its direction. Here the gradient is taken four times, with the difference
-to the next or to the last pixel along each axis, and total variation is the mean of the four lengths: the same for an image
-and for the image turned or mirrored.
+With forward differences only, the total variation of an edge depends on its direction. Here there are four gradients, with the
+difference to the next or to the previous pixel along each axis. Total variation is the mean of the four lengths: it does not
+change when the image is rotated by 90 degrees or mirrored.
 """
 
 import torch
@@ -19,7 +19,7 @@ CORNERS_NORM_SQUARED = 32.0
 def corner_gradients(
     image: Tensor,  # (..., height, width)
 ) -> Corners:
-    """Differences along both axes at each corner, in units of one pixel; zero past the border."""
+    """Differences along both axes at each corner, in units of one pixel; zero across the border."""
     down, right = torch.empty_like(image), torch.empty_like(image)
     torch.sub(image[..., 1:, :], image[..., :-1, :], out=down[..., :-1, :])
     torch.sub(image[..., :, 1:], image[..., :, :-1], out=right[..., :, :-1])

@@ -12,7 +12,6 @@ A geometry is a value: frozen, comparable, written as JSON text into every file 
 """
 
 import dataclasses
-import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
@@ -28,6 +27,9 @@ from bayescade.errors import UserError
 LARGEST_ANGLE = 8 * math.pi
 LARGEST_COUNT = 10_000_000
 LARGEST_LENGTH = 1e9
+CLOSE = 1e-5  # tolerance for equal angles (radians) and equal lengths (relative)
+SAME_DIRECTION = 1e-6  # radians: views closer than this measure the same lines
+HOLE = 1.9  # a gap so many times the gaps around it is a hole: a missing view is, gaps of golden angles are not
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,10 +116,6 @@ class Geometry(ABC):
         """JSON text with exactly the fields of the geometry and its kind."""
         return json.dumps({"kind": self.kind, **dataclasses.asdict(self)}, sort_keys=True)
 
-    def hash(self) -> str:
-        """Sixteen hexadecimal digits that name the geometry."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
-
 
 @dataclasses.dataclass(frozen=True)
 class ParallelBeam(Geometry):
@@ -183,12 +181,60 @@ class FanBeam(Geometry):
         return abs(self.source_origin * np.sin(self.fan_angles()))
 
     def rays(self, first: int, last: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        # By the parallel ray each ray is: its point nearest to the centre keeps its digits however far the source is.
+        # Computed as parallel rays: the point nearest to the centre is accurate, however far the source is.
         fan = self.fan_angles()
         angles = np.asarray(self.angles[first:last])[:, None] - fan
         normals = np.stack([np.cos(angles), np.sin(angles)], axis=-1)  # (views, bins, 2)
         points = (self.source_origin * np.sin(fan))[None, :, None] * normals
         return points, np.stack([-np.sin(angles), np.cos(angles)], axis=-1)
+
+
+def measured_arc(geometry: Geometry) -> float:
+    """Measured arc in degrees, out of 180: the sum of all gaps between views, where a hole counts as one step.
+
+    Angles are taken modulo 180 degrees: a full turn measures each line twice and has 180 degrees. A gap is a
+    hole when it is more than `HOLE` times the second largest of the gaps around it (five on each side, fewer for few views),
+    which is the step. So equal steps over N degrees give N, also in several parts, and steps may vary along the arc. A single
+    direction gives 0.
+
+    For a fan: the directions of its central rays, which are those of the lines through the centre of rotation. At other points
+    the arc is rotated, by at most half the fan angle.
+    """
+    turned = np.sort(np.mod(np.asarray(geometry.angles), math.pi))
+    gaps = np.diff(turned, append=turned[0] + math.pi)
+    gaps = gaps[gaps > SAME_DIRECTION]
+    if len(gaps) == 1:
+        return 0.0
+    reach = min(max((len(gaps) - 1) // 2, 1), 5)
+    around = np.stack([np.roll(gaps, shift) for shift in range(-reach, reach + 1) if shift])
+    step = np.sort(around, axis=0)[-2]
+    return math.degrees(np.where(gaps > HOLE * step, step, gaps).sum())
+
+
+def geometry_difference(expected: Geometry, other: Geometry) -> str | None:
+    """The first difference of the two scans, in words; None where they differ by rounding only.
+
+    Rounding is `CLOSE`: of an angle in radians, of a length relative to itself, of the offset relative to the width of a bin.
+    """
+    if expected.kind != other.kind:
+        return f"kind: expected {expected.kind}, the scan has {other.kind}"
+    for field in dataclasses.fields(expected):
+        value, given = getattr(expected, field.name), getattr(other, field.name)
+        if np.size(value) != np.size(given):
+            return f"{field.name}: expected {np.size(value)} of them, the scan has {np.size(given)}"
+        if field.name == "angles":
+            rounding = CLOSE
+        elif field.name == "offset":
+            rounding = CLOSE * expected.bin_width
+        else:
+            rounding = CLOSE * value if field.name in expected._lengths() else 0.0  # the rest are counts
+        if not np.allclose(value, given, rtol=0, atol=rounding):
+            return f"{field.name}: expected {_text(value)}, the scan has {_text(given)}"
+    return None
+
+
+def _text(value: Any) -> str:
+    return f"{list(value) if isinstance(value, tuple) else value!s:.60}"
 
 
 KINDS: dict[str, type[Geometry]] = {ParallelBeam.kind: ParallelBeam, FanBeam.kind: FanBeam}

@@ -1,4 +1,4 @@
-"""What is true of every linear operator is a function."""
+"""Functions of any linear operator: norm, test of the adjoint, dense matrix."""
 
 from typing import Protocol
 
@@ -30,15 +30,15 @@ def norm(
 
     Lanczos iteration on A'A with full reorthogonalisation from a fixed start, so the same operator always gives the
     same number. It stops when the residual ||A'A v - s^2 v|| of the largest Ritz pair is below `tolerance` s^2, which
-    puts a singular value within `tolerance` s / 2 of s. A start at random has a part along the largest one, but where the
-    next is nearly as large that one may come first: then it is given, unless the tolerance is smaller than what is between.
+    puts a singular value within `tolerance` s / 2 of s. If the second largest singular value is closer to the largest than
+    the tolerance, the result may be the second.
     """
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(operator.domain_shape, generator=generator, dtype=torch.float64)
     shape = operator.domain_shape
     vectors = [(start / start.norm()).flatten().to(operator.device)]
     diagonal: list[float] = []
-    beside: list[float] = []
+    off_diagonal: list[float] = []
     largest = 0.0
     for _ in range(min(most, start.numel())):
         image = operator.adjoint(operator.forward(vectors[-1].to(operator.dtype).reshape(1, *shape)))
@@ -48,20 +48,20 @@ def norm(
         for _ in range(2):  # twice is enough (Parlett)
             w = w - basis.T @ (basis @ w)
         rest = float(w.norm())
-        values, ritz = torch.linalg.eigh(_tridiagonal(diagonal, beside))
+        values, ritz = torch.linalg.eigh(_tridiagonal(diagonal, off_diagonal))
         largest = float(values[-1])
         residual = rest * abs(float(ritz[-1, -1]))
         if largest <= 0 or residual <= tolerance * largest:
             break
-        beside.append(rest)
+        off_diagonal.append(rest)
         vectors.append(w / rest)
     return max(largest, 0.0) ** 0.5
 
 
-def _tridiagonal(diagonal: list[float], beside: list[float]) -> Tensor:
+def _tridiagonal(diagonal: list[float], off_diagonal: list[float]) -> Tensor:
     matrix = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-    if beside:
-        off = torch.tensor(beside, dtype=torch.float64)
+    if off_diagonal:
+        off = torch.tensor(off_diagonal, dtype=torch.float64)
         matrix = matrix + torch.diag(off, 1) + torch.diag(off, -1)
     return matrix
 

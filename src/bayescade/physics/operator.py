@@ -1,4 +1,4 @@
-"""Linear operators: four members make one, and any of them works in a cascade."""
+"""Linear operators: four members define one, and a cascade works with any of them."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -12,12 +12,12 @@ from bayescade.physics.linalg import norm
 class LinearOperator(ABC):
     """A linear map between images and data, with its exact transpose.
 
-    `forward` and `adjoint` keep leading dimensions: (..., *domain_shape) <-> (..., *range_shape).
+    `forward` and `adjoint` do not change leading dimensions: (..., *domain_shape) <-> (..., *range_shape).
     """
 
     domain_shape: tuple[int, ...]  # of one image, e.g. (1, height, width)
     range_shape: tuple[int, ...]  # of one measurement, e.g. (1, views, bins)
-    device: torch.device = torch.device("cpu")  # of the tensors it takes
+    device: torch.device = torch.device("cpu")  # of its inputs and outputs
     dtype: torch.dtype = torch.float32
 
     @abstractmethod

@@ -33,10 +33,11 @@ class RayTransform(LinearOperator):
         self,
         y: Tensor,  # (..., 1, views, bins)
         window: str = "ram-lak",
+        ramp: str = "band-limited",
     ) -> Tensor:
         """Filtered back-projection, (..., 1, height, width)."""
         self._check("sinogram", y, self.range_shape)
-        return filtered_back_projection(self.geometry, self.adjoint, y, window)
+        return filtered_back_projection(self.geometry, self.adjoint, y, window, ramp)
 
     def initial(self, y: Tensor) -> Tensor:
         return self.fbp(y)

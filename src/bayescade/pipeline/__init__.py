@@ -1,1 +1,1 @@
-"""One file per verb: what the commands do, callable from Python."""
+"""One file per command, callable from Python."""

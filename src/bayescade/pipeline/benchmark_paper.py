@@ -12,22 +12,24 @@ from typing import Any
 import torch
 
 from bayescade import __version__, methods, plugins
-from bayescade.data.simulate import Scans, add_noise
+from bayescade.data.noise import add_noise
+from bayescade.data.simulate import Scans
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.models import difference, load_model, model_folder, model_scan, shipped_folder
+from bayescade.models import load_model, model_folder, model_scan, shipped_folder
 from bayescade.phantoms import ellipses, shepp_logan
 from bayescade.physics.cases import PAPER_CASES, case_geometry
+from bayescade.physics.geometry import geometry_difference
 from bayescade.pipeline.evaluate import score, score_row
 from bayescade.pipeline.paper_figures import paper_figures
-from bayescade.pipeline.paper_table import NOISE, markdown
+from bayescade.pipeline.paper_table import NOISE, PAPER_SETTINGS, markdown
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scores import bootstrap_interval, mean
 from bayescade.progress import Advance, progress
 from bayescade.projectors import ray_transform
 from bayescade.seeds import check_seed
 from bayescade.storage.files import check_folder, make_folder, read_text, write_json, write_text
-from bayescade.storage.runs import model_hash, read_manifest
+from bayescade.storage.manifest import model_hash, read_manifest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,7 @@ class CellKey:
     version: str = __version__
 
     def text(self) -> str:
-        """Everything, as JSON text: it is kept in the cell's file and its hash in the file's name."""
+        """The key as JSON text: it is stored in the cell's file, and its hash is in the file's name."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     def file_name(self) -> str:
@@ -54,20 +56,20 @@ class CellKey:
 
 
 def benchmark_paper(
-    method_names: Sequence[str] | None = None,  # default: all
+    method_names: Sequence[str] | None = None,  # default: all of ours
     cases: Sequence[str] | None = None,  # default: the paper's eight
     *,
     images: int = ellipses.PAPER_TEST,
     samples: int = 100,
     seed: int = 0,
-    draws: int = 3,  # of the noise, with seeds from `seed` on; a row has the medians
-    settings: Sequence[str] = (),  # "key=value", for one method
+    noise_seeds: int = 3,  # noise realisations, with seeds from `seed` on; a row has the medians
+    settings: Sequence[str] = (),  # "key=value", for one method; they beat the paper's
     out: str | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """ImageStore of the table; with `out` also table.md, table.json and figures there, and what is done is not done again."""
-    if not 1 <= draws <= 1000:
-        raise UserError(f"--draws: expected a whole number from 1 to 1000, got {draws}")
+    """The rows of the table; with `out` also table.md, table.json and figures, and finished cells are not computed again."""
+    if not 1 <= noise_seeds <= 1000:
+        raise UserError(f"--noise-seeds: expected a whole number from 1 to 1000, got {noise_seeds}")
     check_samples(samples)
     check_seed(seed)
     if out is not None:
@@ -75,52 +77,58 @@ def benchmark_paper(
     if not 1 <= images <= ellipses.PAPER_TEST:
         raise UserError(f"--images: the paper's test set has {ellipses.PAPER_TEST} images, got {images}")
     for case in cases or ():
-        case_geometry(case)  # names what a case is when it is none
+        case_geometry(case)  # raises for an unknown case
     known = plugins.names(methods)
-    names = method_names or known
+    names = method_names or plugins.our_names(methods)
     for name in names:
         if name not in known and shipped_folder(name) is None and not os.path.isdir(name):
             raise UserError(plugins.unknown("method", name, [*known, "a run folder"]))
     if settings and len(names) != 1:
         raise UserError("--set: expected one method to set, e.g. --methods tv, got several")
-    place = choose_device(device)
+    chosen = choose_device(device)
     folder = make_folder(Path(out) / "cells") if out is not None else None
-    truth = torch.cat([ellipses.paper_test(place)[:images], shepp_logan.generate(1, device=place)])
+    truth = torch.cat([ellipses.paper_test(chosen)[:images], shepp_logan.generate(1, device=chosen)])
     keys = [
-        CellKey(name, case, images, samples, seed, tuple(settings), hash_of(name, case))
-        for case in cases or own_cases(names)
+        CellKey(name, case, images, samples, seed, (*PAPER_SETTINGS.get(name, ()), *settings), hash_of(name, case))
+        for case in cases or cases_of(names)
         for name in names
     ]
     rows = []
-    with progress("table 1", draws * len(keys) * len(truth)) as advance:
+    with progress("table 1", noise_seeds * len(keys) * len(truth)) as advance:
         for key in keys:
-            each = [dataclasses.replace(key, seed=seed + draw) for draw in range(draws)]
-            rows.append(median_row([cell(one, truth, folder, place, advance) for one in each]))
-    answer = {"rows": rows, "seed": seed, "draws": draws, "noise": NOISE.relative, "data_range": 1.0}
+            seeds = [dataclasses.replace(key, seed=seed + number) for number in range(noise_seeds)]
+            rows.append(median_row([cell(one, truth, folder, chosen, advance) for one in seeds]))
+    answer = {
+        "rows": rows,
+        "seed": seed,
+        "noise_seeds": noise_seeds,
+        "noise": NOISE.settings.relative,
+        "data_range": 1.0,
+    }
     if out is not None:
         write_text(Path(out) / "table.md", markdown(rows))
         write_json(Path(out) / "table.json", answer)
         learned = {(key.method, key.case): (model_of(key.method, key.case), key.model) for key in keys}
         drawn = {cell: (model, known) for cell, (model, known) in learned.items() if model and known}
         answer["figures"] = paper_figures(
-            drawn, Path(out), samples=samples, seed=seed, device=place, settings=list(settings)
+            drawn, Path(out), samples=samples, seed=seed, device=chosen, settings=list(settings)
         )
         write_json(Path(out) / "table.json", answer)
     return answer
 
 
 def median_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One row of several noise draws: that with the median PSNR (of an even number the lower), the phantom's a median too."""
+    """One row of several noise seeds: that with the median PSNR (the lower one of two); the phantom's PSNR is a median too."""
     if any(row["psnr"] is None for row in rows):
         return rows[0]
     middle = (len(rows) - 1) // 2
     row = sorted(rows, key=lambda row: float(row["psnr"]))[middle]
-    heads = sorted(float(row["psnr_shepp_logan"]) for row in rows)
-    return {**row, "psnr_shepp_logan": heads[middle]}
+    phantoms = sorted(float(row["psnr_shepp_logan"]) for row in rows)
+    return {**row, "psnr_shepp_logan": phantoms[middle]}
 
 
-def own_cases(names: Sequence[str]) -> Sequence[str]:
-    """The paper's cases; for a trained model alone its own."""
+def cases_of(names: Sequence[str]) -> Sequence[str]:
+    """The paper's cases; for a single trained model its case."""
     scan = model_scan(names[0]) if len(names) == 1 and names[0] not in plugins.names(methods) else None
     if scan is None:
         return PAPER_CASES
@@ -137,7 +145,7 @@ def model_of(name: str, case: str) -> str | None:
     """The model that fills a cell; None where there are no weights for it."""
     if name not in plugins.names(methods):
         scan = model_scan(name)
-        return name if scan is None or difference(scan[1], case_geometry(case)) is None else None
+        return name if scan is None or geometry_difference(scan[1], case_geometry(case)) is None else None
     if plugins.load(methods, name).ANY_GEOMETRY:
         return name
     shipped = f"{name}/{case}"
@@ -154,7 +162,7 @@ def hash_of(name: str, case: str) -> str | None:
 def cell(
     key: CellKey, truth: torch.Tensor, folder: Path | None, device: torch.device, advance: Advance
 ) -> dict[str, Any]:
-    """One row, computed or found from an earlier run."""
+    """One row, computed, or read from an earlier run."""
     path = folder / key.file_name() if folder is not None else None
     if path is not None and path.exists():
         advance(len(truth))
@@ -166,7 +174,7 @@ def cell(
         return no_weights(key)
     method = load_model(model, geometry, settings=key.settings, device=device)
     clean = ray_transform(geometry, device)(truth)
-    # The phantom's noise is that of place 100 however many ellipse images are asked for.
+    # The phantom's noise is that of image 100 whatever the number of ellipse images.
     noisy = [add_noise(clean[:-1], NOISE, seed=key.seed)]
     noisy += [add_noise(clean[-1:], NOISE, seed=key.seed, first=ellipses.PAPER_TEST)]
     sinogram = torch.cat(noisy)
@@ -181,7 +189,7 @@ def cell(
     row["seconds_per_image"] = (time.perf_counter() - start) / len(truth)
     row["parameters"] = method.parameters
     trained = model_folder(model)
-    row["training_seconds"] = read_manifest(trained).get("training_seconds") if trained is not None else None
+    row["training_seconds"] = read_manifest(trained).training_seconds if trained is not None else None
     if path is not None:
         write_json(path, {"key": key.text(), "row": row})
     return row

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bayescade.data.simulate import Noise, scan_batches
+from bayescade.data.noise import Noise
+from bayescade.data.simulate import scan_batches
 from bayescade.data.sources import image_source
 from bayescade.devices import choose_device
 from bayescade.figures.panels import Panel, draw_panels, reconstruction_panels
@@ -23,32 +24,32 @@ TOLERANCE = 1 / math.sqrt(2 * PLAIN_SAMPLES)
 
 
 def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
-    """Writes reconstruction.h5 and figure.png into the folder; says how well it went."""
+    """Writes reconstruction.h5 and figure.png into the folder; gives the scores."""
     check_folder(out, *FILES)
-    place = choose_device(device)
+    target = choose_device(device)
     folder = make_folder(out)
     geometry = case_geometry(CASE)
-    source = image_source("ellipses", geometry.image_shape, seed=SEED, device=place)
-    (scans,) = scan_batches(source, geometry, Noise(), seed=SEED, count=1, device=place)
-    back_projection = load_model("fbp", geometry, device=place)(scans.sinogram).image
+    source = image_source("ellipses", geometry.image_shape, seed=SEED, device=target)
+    (scans,) = scan_batches(source, geometry, Noise(), seed=SEED, count=1, device=target)
+    back_projection = load_model("fbp", geometry, device=target)(scans.sinogram).image
     start = time.perf_counter()
-    model = load_model(MODEL, geometry, settings=[f"inference.tolerance={TOLERANCE}"], device=place)
+    model = load_model(MODEL, geometry, settings=[f"inference.tolerance={TOLERANCE}"], device=target)
     result = model(scans.sinogram, samples=10 * PLAIN_SAMPLES, seed=SEED)
     seconds = time.perf_counter() - start
     scores = result_scores(result, scans.truth)
-    doubt = uncertainty_row(scores)
-    assert doubt is not None
+    uncertainty = uncertainty_row(scores)
+    assert uncertainty is not None
     fbp_psnr = image_scores(back_projection, scans.truth)["psnr"][0]
     result = dataclasses.replace(result, truth=scans.truth, scores=scores)
     result.save(folder / "reconstruction.h5")
 
     title = (
         f"{MODEL} from {geometry.views} views with 1 % noise: PSNR {scores['psnr'][0]:.2f} dB, "
-        f"90 % intervals cover {doubt['coverage']['0.9']:.1%} of the pixels"
+        f"90 % intervals cover {uncertainty['coverage']['0.9']:.1%} of the pixels"
     )
-    truth, image, error, *doubts = reconstruction_panels(result)
+    truth, image, error, *deviations = reconstruction_panels(result)
     beside = Panel(f"FBP, {fbp_psnr:.2f} dB", back_projection[0, 0].cpu().numpy())
-    draw_panels([[truth, beside, image], [error, *doubts]], folder / "figure.png", result.geometry, title)
+    draw_panels([[truth, beside, image], [error, *deviations]], folder / "figure.png", result.geometry, title)
     return {
         "model": MODEL,
         "case": CASE,
@@ -56,10 +57,10 @@ def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
         "psnr_fbp": fbp_psnr,
         "ssim": scores["ssim"][0],
         "rmse": scores["rmse"][0],
-        "coverage": doubt["coverage"],
-        "epistemic_share": doubt["epistemic_share"],
+        "coverage": uncertainty["coverage"],
+        "epistemic_share": uncertainty["epistemic_share"],
         "samples": result.samples,
-        "mc_relative_error": doubt["mc_relative_error"],
+        "mc_relative_error": uncertainty["mc_relative_error"],
         "plain_samples": PLAIN_SAMPLES,
         "seconds": seconds,
         "files": [str(Path(folder) / name) for name in FILES],

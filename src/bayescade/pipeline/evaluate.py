@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from bayescade.data.simulate import Noise, Scans, chunks, scan_set
+from bayescade.data.noise import Noise, noise_from_json
+from bayescade.data.simulate import Scans, chunks, scan_set
 from bayescade.data.sources import file_source, image_source
 from bayescade.devices import choose_device
 from bayescade.figures.report import REPORT_FILES, write_report
@@ -18,7 +19,7 @@ from bayescade.progress import Advance, progress, quiet
 from bayescade.results import Reconstruction, Reconstructor, joined
 from bayescade.seeds import check_seed
 from bayescade.storage.files import check_folder
-from bayescade.storage.runs import read_manifest
+from bayescade.storage.manifest import read_manifest
 
 
 def evaluate(
@@ -42,24 +43,24 @@ def evaluate(
         check_folder(report, *REPORT_FILES)
     name, geometry = model_geometry(model, case, geometry_file)
     level = noise or model_noise(model)
-    place = choose_device(device)
-    method = load_model(model, geometry, settings=settings, device=place)
+    target = choose_device(device)
+    method = load_model(model, geometry, settings=settings, device=target)
 
     if truth is None:
-        source = image_source("ellipses", geometry.image_shape, seed=seed, split="test", device=place)
+        source = image_source("ellipses", geometry.image_shape, seed=seed, split="test", device=target)
     else:
         source = file_source(truth, geometry.image_shape)
     count = choose_count(images, source.count, default=100)
-    scans = scan_set(source, geometry, level, seed=seed, count=count, device=place)
+    scans = scan_set(source, geometry, level, seed=seed, count=count, device=target)
     with progress(f"scoring {model} on {name}", count) as advance:
         scores, result = score(method, scans, geometry, samples=samples, seed=seed, advance=advance)
     row = score_row(model, name, count, scores, result.warning)
     if truth is None:
-        head = image_source("shepp-logan", geometry.image_shape, seed=seed, device=place)
-        scans_head = scan_set(head, geometry, level, seed=seed, count=1, device=place)
-        scores_head, result_head = score(method, scans_head, geometry, samples=samples, seed=seed)
-        row["psnr_shepp_logan"] = mean(scores_head["psnr"])
-        row["warning"] = row["warning"] or result_head.warning
+        shepp_logan = image_source("shepp-logan", geometry.image_shape, seed=seed, device=target)
+        phantom_scans = scan_set(shepp_logan, geometry, level, seed=seed, count=1, device=target)
+        phantom_scores, phantom_result = score(method, phantom_scans, geometry, samples=samples, seed=seed)
+        row["psnr_shepp_logan"] = mean(phantom_scores["psnr"])
+        row["warning"] = row["warning"] or phantom_result.warning
     answer = {"rows": [row], "seed": seed, "data_range": 1.0}
     if report is not None:
         answer["report"] = str(write_report(report, result, scores, row))
@@ -67,15 +68,15 @@ def evaluate(
 
 
 def model_geometry(model: str, case: str | None, geometry_file: str | None) -> tuple[str, Geometry]:
-    """The scan a model is evaluated on: its own where it has one, unless another is asked for."""
-    own = model_scan(model) if case is None and geometry_file is None else None
-    return own or choose_geometry(case, geometry_file)
+    """The scan a model is evaluated on: that of its training, unless another is requested."""
+    trained = model_scan(model) if case is None and geometry_file is None else None
+    return trained or choose_geometry(case, geometry_file)
 
 
 def model_noise(model: str) -> Noise:
     """The noise a model was trained with; 1 % for one that was not trained."""
     folder = model_folder(model)
-    return Noise(**read_manifest(folder)["settings"]["noise"]) if folder is not None else Noise()
+    return noise_from_json(read_manifest(folder).settings["noise"]) if folder is not None else Noise()
 
 
 def score(
@@ -87,19 +88,19 @@ def score(
     seed: int,
     advance: Advance = quiet,
 ) -> tuple[Scores, Reconstruction]:
-    """Scores of every image, and the reconstructions of the first run of them, with the warnings of all."""
+    """Scores of every image, and the reconstructions of the first batch, with the warnings of all."""
     scores: Scores = {}
-    kept: Reconstruction | None = None
+    first_result: Reconstruction | None = None
     warnings: list[str] = []
     for first, number in chunks(geometry, len(scans.truth)):
-        result = method(scans.sinogram[first : first + number], samples=samples, seed=seed)
+        result = method(scans.sinogram[first : first + number], samples=samples, seed=seed, index=first)
         for name, values in result_scores(result, scans.truth[first : first + number]).items():
             scores.setdefault(name, []).extend(values)
-        kept = kept or dataclasses.replace(result, truth=scans.truth[first : first + number])
+        first_result = first_result or dataclasses.replace(result, truth=scans.truth[first : first + number])
         warnings += [result.warning] if result.warning else []
         advance(number)
-    assert kept is not None
-    return scores, dataclasses.replace(kept, warning=joined(warnings))
+    assert first_result is not None
+    return scores, dataclasses.replace(first_result, warning=joined(warnings))
 
 
 def score_row(model: str, case: str, images: int, scores: Scores, warning: str | None) -> dict[str, Any]:

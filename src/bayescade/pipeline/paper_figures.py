@@ -1,6 +1,6 @@
 """The figures of `bayescade benchmark paper`, from the same models, noise and seed as its table.
 
-Maps of doubt for few views and for a limited arc; a word that no training has seen, beside the same image without it, on one
+Maps of uncertainty for few views and for a limited arc; an image with a word (out of distribution) and without it, on one
 scale; the learned methods side by side on the Shepp-Logan phantom.
 """
 
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from bayescade import __version__
-from bayescade.data.simulate import add_noise
+from bayescade.data.noise import add_noise
 from bayescade.figures.panels import Panel, draw_panels, reconstruction_panels
 from bayescade.models import load_model
 from bayescade.phantoms import ellipses, shepp_logan, text
 from bayescade.physics.cases import case_geometry
-from bayescade.pipeline.paper_table import NOISE
+from bayescade.pipeline.paper_table import NOISE, PAPER_SETTINGS
 from bayescade.pipeline.scores import image_scores
 from bayescade.progress import progress
 from bayescade.projectors import ray_transform
@@ -26,7 +26,7 @@ from bayescade.results import Reconstruction
 from bayescade.storage.files import read_text, write_text
 
 CASES = ("sparse-32", "limited-90")
-DOUBTING = "bdgd-plus"  # the method whose doubt is drawn
+BAYESIAN = "bdgd-plus"  # the method whose uncertainty is drawn
 IMAGE = 3  # of the test set, for maps and for the word
 
 
@@ -41,12 +41,12 @@ class Bench:
     device: torch.device
     settings: Sequence[str] = ()  # "key=value", of the learned methods
 
-    def result(self, method: str, truth: Tensor, place: int) -> Reconstruction:
-        """The reconstruction of one image, with the noise that the table gives to its place in the test set."""
+    def result(self, method: str, truth: Tensor, index: int) -> Reconstruction:
+        """The reconstruction of one image, with the noise that the table gives to that index of the test set."""
         geometry = case_geometry(self.case)
         clean = ray_transform(geometry, self.device)(truth.to(self.device))
-        sinogram = add_noise(clean, NOISE, seed=self.seed, first=place)
-        settings = self.settings if method in self.models else ()
+        sinogram = add_noise(clean, NOISE, seed=self.seed, first=index)
+        settings = self.settings if method in self.models else PAPER_SETTINGS.get(method, ())
         model = load_model(self.models.get(method, method), geometry, settings=settings, device=self.device)
         return dataclasses.replace(model(sinogram, samples=self.samples, seed=self.seed), truth=truth)
 
@@ -65,14 +65,14 @@ def paper_figures(
     device: torch.device,
     settings: Sequence[str] = (),
 ) -> list[str]:
-    """Draws the figures that the models are there for; one that is there from the same models and seed is left as it is."""
+    """Makes the figures for which there are models; a figure of the same models and seed is not made again."""
     wanted: list[tuple[str, Callable[[Bench, Path], None], Bench]] = []
     for case in CASES:
-        own = {method: model for (method, known), (model, _) in models.items() if known == case}
-        bench = Bench(case, own, samples, seed, device, settings)
-        if DOUBTING in own:
+        of_case = {method: model for (method, known), (model, _) in models.items() if known == case}
+        bench = Bench(case, of_case, samples, seed, device, settings)
+        if BAYESIAN in of_case:
             wanted += [(f"maps_{case}", draw_maps, bench), (f"text_{case}", draw_text, bench)]
-        if len(own) > 1:
+        if len(of_case) > 1:
             wanted.append((f"shepp-logan_{case}", draw_side_by_side, bench))
     with progress("figures", len(wanted)) as advance:
         for name, draw, bench in wanted:
@@ -87,10 +87,10 @@ def paper_figures(
 
 
 def draw_maps(bench: Bench, path: Path) -> None:
-    """An ellipse image and the Shepp-Logan phantom: image, error, and where the doubt is."""
+    """An ellipse image and the Shepp-Logan phantom: image, error, and maps of uncertainty."""
     rows = []
-    for truth, place in ((example(), IMAGE), (shepp_logan.generate(1), ellipses.PAPER_TEST)):
-        result = bench.result(DOUBTING, truth, place)
+    for truth, index in ((example(), IMAGE), (shepp_logan.generate(1), ellipses.PAPER_TEST)):
+        result = bench.result(BAYESIAN, truth, index)
         rows.append(named(reconstruction_panels(result), result))
     draw_panels(rows, path, result.geometry, f"BDGD+ from {bench.scan()} with 1 % noise, {bench.samples} samples")
 
@@ -100,7 +100,7 @@ def draw_text(bench: Bench, path: Path) -> None:
     clean = example()
     rows = []
     for truth in (clean, text.written(clean)):
-        result = bench.result(DOUBTING, truth, IMAGE)
+        result = bench.result(BAYESIAN, truth, IMAGE)
         rows.append(named(reconstruction_panels(result), result))
     title = f"BDGD+ from {bench.scan()}: an image like those it was trained on, and one that is not"
     draw_panels(rows, path, result.geometry, title)
@@ -116,7 +116,7 @@ def draw_side_by_side(bench: Bench, path: Path) -> None:
         image = result.image[0, 0].cpu().numpy()
         images.append(Panel(f"{method}, {decibels(result)}", image))
         error = Panel(f"error of {method}", image - truth[0, 0].numpy(), "error")
-        errors.append(error if method != "fbp" else None)  # whose error would hide the others'
+        errors.append(error if method != "fbp" else None)  # FBP's error would hide the others'
     draw_panels([images, errors], path, result.geometry, f"Shepp-Logan from {bench.scan()} with 1 % noise")
 
 

@@ -6,10 +6,11 @@ PSNR in dB: the mean over 100 ellipse images, and that of the Shepp-Logan phanto
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bayescade.data.simulate import Noise
+from bayescade.data.noise import Noise
 from bayescade.physics.cases import PAPER_CASES
 
-NOISE = Noise(relative=0.01)
+NOISE = Noise()  # 1 %
+PAPER_SETTINGS = {"fbp": ("ramp=shifted",)}  # of methods whose defaults are not the paper's
 Cell = tuple[float, float]
 
 _ROWS = {
@@ -33,7 +34,7 @@ def published() -> dict[str, dict[str, Cell]]:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table with the paper's numbers beside ours, then all that is known of every cell."""
+    """The table with the paper's numbers beside ours, then a line for each cell."""
     return f"{wide(rows)}\n{long(rows)}"
 
 
@@ -43,10 +44,10 @@ def wide(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = ["| | " + " | ".join(cases) + " |", "|---|" + "---|" * len(cases)]
     for method in dict.fromkeys(row["method"] for row in rows):
         theirs = [published().get(method, {}).get(case) for case in cases]
-        own = {row["case"]: row for row in rows if row["method"] == method}
+        by_case = {row["case"]: row for row in rows if row["method"] == method}
         ours = [
-            (own[case]["psnr"], own[case]["psnr_shepp_logan"])
-            if case in own and own[case]["psnr"] is not None
+            (by_case[case]["psnr"], by_case[case]["psnr_shepp_logan"])
+            if case in by_case and by_case[case]["psnr"] is not None
             else None
             for case in cases
         ]
@@ -69,16 +70,16 @@ def long(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     for row in rows:
         theirs = paper.get(row["method"], {}).get(row["case"])
-        beside = [f"{value:.2f}" for value in theirs] if theirs else ["", ""]
+        paper_cells = [f"{value:.2f}" for value in theirs] if theirs else ["", ""]
         interval = row["psnr_interval"]
         cells = [
             row["method"],
             row["case"],
             _decibels(row["psnr"]),
             f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "",
-            beside[0],
+            paper_cells[0],
             _decibels(row["psnr_shepp_logan"]),
-            beside[1],
+            paper_cells[1],
             f"{row['parameters']:,}".replace(",", " ") if row["parameters"] else "",
             f"{row['training_seconds']:.0f} s" if row["training_seconds"] else "",
         ]

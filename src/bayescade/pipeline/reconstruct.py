@@ -29,23 +29,23 @@ def reconstruct(
     settings: Sequence[str] = (),
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Writes a result file; says what is in it, with scores where the scan knows the truth."""
+    """Writes a result file; gives a summary, with scores if the scan file has the truth."""
     check_suffix(out)
     check_writable(out)
     check_other_file(out, scan)
     check_samples(samples)
     check_seed(seed)
-    place = choose_device(device)
+    target = choose_device(device)
     start = time.perf_counter()
     with (
         ScanReader(scan) as reader,
         ResultWriter(out) as writer,
         progress(f"reconstructing by {model}", reader.count) as advance,
     ):
-        method = load_model(model, reader.geometry, settings=settings, device=place)
+        method = load_model(model, reader.geometry, settings=settings, device=target)
         for first, number in chunks(reader.geometry, reader.count):
             batch = reader.read(first, number)
-            result = method(batch.sinogram, samples=samples, seed=seed)
+            result = method(batch.sinogram, samples=samples, seed=seed, index=first)
             if batch.truth is not None:
                 scores = result_scores(result, batch.truth)
                 result = dataclasses.replace(result, truth=batch.truth, scores=scores)

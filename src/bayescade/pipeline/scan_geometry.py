@@ -1,4 +1,4 @@
-"""Which scan a command is about: a case by name, or a geometry file."""
+"""The scan of a command: a case by name, or a geometry file."""
 
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from bayescade.storage.files import check_readable, read_text, suffix
 def choose_geometry(case: str | None, path: str | None) -> tuple[str, Geometry]:
     """The name of the scan and its geometry, from exactly one of `--case` and `--geometry`."""
     if (case is None) == (path is None):
-        came = "both" if case is not None else "neither"
-        raise UserError(f"expected one of --case (e.g. --case sparse-32) and --geometry (e.g. geo.toml), got {came}")
+        given = "both" if case is not None else "neither"
+        raise UserError(f"expected one of --case (e.g. --case sparse-32) and --geometry (e.g. geo.toml), got {given}")
     if case is not None:
         return case, case_geometry(case)
     assert path is not None

@@ -21,7 +21,7 @@ def image_scores(
     image: Tensor,  # (batch, 1, height, width)
     truth: Tensor,  # (batch, 1, height, width)
 ) -> dict[str, list[float | None]]:
-    """PSNR, SSIM and RMSE of each image at data range 1; what is not a finite number is None."""
+    """PSNR, SSIM and RMSE of each image at data range 1; NaN and infinity become None."""
     truth = truth.to(image.device)
     scores = {"psnr": psnr(image, truth, DATA_RANGE), "rmse": rmse(image, truth, DATA_RANGE)}
     if min(image.shape[-2:]) >= WINDOW:
@@ -42,13 +42,13 @@ def mean(values: list[float | None] | None) -> float | None:
 
 
 def bootstrap_interval(values: list[float | None] | None, level: float = 0.95) -> list[float] | None:
-    """An interval for the mean over images: quantiles of the means of sets drawn again from these, always the same draws."""
+    """An interval for the mean over images: quantiles of the means of bootstrap resamples, with a fixed seed."""
     if not values or any(value is None for value in values):
         return None
     numbers = torch.tensor(values, dtype=torch.float64)
-    drawn = torch.randint(len(numbers), (RESAMPLES, len(numbers)), generator=torch.Generator().manual_seed(0))
+    resampled = torch.randint(len(numbers), (RESAMPLES, len(numbers)), generator=torch.Generator().manual_seed(0))
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    return [float(end) for end in numbers[drawn].mean(1).quantile(ends)]
+    return [float(end) for end in numbers[resampled].mean(1).quantile(ends)]
 
 
 Scores = dict[str, list[float | None]]
@@ -82,6 +82,8 @@ def uncertainty_row(scores: Mapping[str, list[float | None]]) -> dict[str, Any] 
     row["coverage_by_stratum"] = {}
     for name in strata:
         means.pop(name)
-        there = [value for value in scores[f"uncertainty:{name}"] if value is not None]  # images that have such pixels
-        row["coverage_by_stratum"][name.partition(":")[2]] = mean(list(there))
+        present = [
+            value for value in scores[f"uncertainty:{name}"] if value is not None
+        ]  # images that have such pixels
+        row["coverage_by_stratum"][name.partition(":")[2]] = mean(list(present))
     return {**means, **row}

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from bayescade.data.noise import Noise
 from bayescade.data.scan import ScanWriter
-from bayescade.data.simulate import Noise, check_supersample, scan_batches
+from bayescade.data.simulate import check_supersample, scan_batches
 from bayescade.data.sources import image_source
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
@@ -22,23 +23,24 @@ def simulate(
     case: str | None = None,
     geometry_file: str | None = None,
     images: int | None = None,
-    noise: Noise,
+    noise: Noise | None = None,  # default: 1 % Gaussian noise
     seed: int = 0,
     split: str = "test",
     supersample: int = 1,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Writes a scan file; says what is in it."""
+    """Writes a scan file; gives a summary."""
     check_suffix(out)
     check_writable(out)
     check_other_file(out, phantom, geometry_file)
     check_supersample(supersample)
     check_seed(seed)
+    noise = noise or Noise()
     name, geometry = choose_geometry(case, geometry_file)
-    place = choose_device(device)
-    source = image_source(phantom, geometry.image_shape, seed=seed, split=split, device=place)
+    target = choose_device(device)
+    source = image_source(phantom, geometry.image_shape, seed=seed, split=split, device=target)
     count = choose_count(images, source.count)
-    batches = scan_batches(source, geometry, noise, seed=seed, count=count, supersample=supersample, device=place)
+    batches = scan_batches(source, geometry, noise, seed=seed, count=count, supersample=supersample, device=target)
     with ScanWriter(out, geometry, noise, seed) as writer, progress("simulating", count) as advance:
         for scans in batches:
             writer.append(scans)
@@ -50,16 +52,17 @@ def simulate(
         "images": count,
         "views": geometry.views,
         "bins": geometry.bins,
+        "noise": noise.describe(),
         "seed": seed,
     }
 
 
-def choose_count(asked: int | None, available: int | None, default: int = 1) -> int:
-    """How many images: as many as asked for, or all of a file, or the default."""
-    if asked is None:
+def choose_count(requested: int | None, available: int | None, default: int = 1) -> int:
+    """How many images: the requested number, or all of a file, or the default."""
+    if requested is None:
         return available or default
-    if asked < 1:
-        raise UserError(f"--images: expected a number of at least 1, got {asked}")
-    if available is not None and asked > available:
-        raise UserError(f"--images: the file holds {available} images, {asked} were asked for")
-    return asked
+    if requested < 1:
+        raise UserError(f"--images: expected a number of at least 1, got {requested}")
+    if available is not None and requested > available:
+        raise UserError(f"--images: the file holds {available} images, {requested} were asked for")
+    return requested

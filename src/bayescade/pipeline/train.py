@@ -1,34 +1,34 @@
 """`bayescade train`: images, scans, a cascade trained block by block into a run folder, and its card."""
 
-import contextlib
 import dataclasses
 import hashlib
-import platform
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayescade import __version__, methods, plugins
 from bayescade.config import load_settings
-from bayescade.data.simulate import Noise, scan_batches
+from bayescade.data.noise import Noise
+from bayescade.data.simulate import scan_batches
 from bayescade.data.sources import Source, file_source, image_source
 from bayescade.data.splits import split_seed
 from bayescade.devices import available_bytes, choose_device
-from bayescade.errors import Failure, UserError
+from bayescade.errors import UserError
+from bayescade.model_training import TrainingRequest, summary, train_into, trainable_method
 from bayescade.phantoms import ellipses
-from bayescade.physics.geometry import Geometry
-from bayescade.pipeline.card import warnings_of, write_card
+from bayescade.physics.geometry import Geometry, measured_arc
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.progress import progress
+from bayescade.projectors import scan_problem
 from bayescade.seeds import check_seed
 from bayescade.storage.files import check_readable
-from bayescade.storage.image_store import ImageStore, new_store
-from bayescade.storage.runs import Identity, Run, alone
-from bayescade.training.distributed import assembled
-from bayescade.training.tensorboard import check_tracker, tracker
+from bayescade.storage.identity import Identity
+from bayescade.storage.image_store import new_store
+from bayescade.training.distributed import process_group
+from bayescade.training.sets import Pair, TrainingData
+from bayescade.training.tensorboard import check_tracker
 
 
 def train(
@@ -38,66 +38,42 @@ def train(
     case: str | None = None,
     geometry_file: str | None = None,
     images: str | None = None,  # an image file to train on instead of ellipses
-    noise: Noise,
+    noise: Noise | None = None,  # default: 1 % Gaussian noise
     preset: str = "recommended",
     config: str | None = None,
-    settings: tuple[str, ...] | list[str] = (),
+    settings: Sequence[str] = (),
     seed: int = 0,
     tensorboard: bool = False,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Trains, or goes on with what is there; gives what the run folder says."""
+    """Trains for a scan, or resumes the run in the folder; gives its summary."""
     check_seed(seed)
-    trainable = [name for name in plugins.names(methods) if not plugins.load(methods, name).ANY_GEOMETRY]
-    if method_name not in trainable:
-        raise UserError(plugins.unknown("method to train", method_name, trainable))
+    noise = noise or Noise()
+    method = trainable_method(method_name)
     name, geometry = choose_geometry(case, geometry_file)
-    method = plugins.load(methods, method_name)
-    chosen = load_settings(method.Settings, config, list(settings), base=method.preset(preset, geometry))
+    base = method.preset(preset, geometry.views, measured_arc(geometry))
+    chosen = load_settings(method.Settings, config, settings, base=base)
     check_tracker(tensorboard)
-    identity = Identity(
-        method_name,
-        name,
-        geometry.to_json(),
-        {**dataclasses.asdict(chosen), "noise": dataclasses.asdict(noise), "images": content(images)},
-        seed,
-    )
-    with assembled(choose_device(device)) as (team, place), contextlib.ExitStack() as stack:
-        sources = training_sources(images, geometry, chosen.data, seed, place)
-        if team.rank == 0:
-            stack.enter_context(alone(out))
-            run = Run.open(out, identity, {"preset": preset, "versions": versions(), "device": device_name(place)})
-            team.wait()
-        else:
-            team.wait()
-            run = Run.follow(out)
-        run.blocks()  # damaged ones are named before any work
-        team.wait()
-        if run.manifest["status"] == "done":
-            return summary(run)
-        start = time.perf_counter()
-        count, watched = chosen.data.images, chosen.data.validation_images
-        folder = None if fits(geometry, count, chosen.data.memory, place) else Path(out)
-        training = scans(sources[0], geometry, noise, split_seed(seed, "train"), count, place, folder)
-        validation = scans(sources[1], geometry, noise, split_seed(seed, "validation"), watched, place)
-        data_seconds = time.perf_counter() - start
-        with tracker(Path(out) / "tensorboard" if tensorboard and run.writes else None) as track:
+    stored = {**dataclasses.asdict(chosen), "noise": noise.to_json(), "images": content(images)}
+    identity = Identity(method_name, name, geometry.to_json(), stored, seed)
+    with process_group(choose_device(device)) as (processes, torch_device):
+        sources = training_sources(images, geometry, chosen.data, seed, torch_device)
 
-            def report(line: dict[str, Any]) -> None:
-                run.report(line)
-                track(line)
+        def make_data() -> TrainingData:
+            count, validation_count = chosen.data.images, chosen.data.validation_images
+            folder = None if fits(geometry, count, chosen.data.memory, torch_device) else Path(out)
+            scanner = Scanner(geometry, noise, torch_device)
+            training = scanner.scans(sources[0], split_seed(seed, "train"), count, folder)
+            validation = scanner.scans(sources[1], split_seed(seed, "validation"), validation_count)
+            return TrainingData(scan_problem(geometry, torch_device, chosen.data.ramp), training, validation)
 
-            method.train(geometry, training, validation, chosen, run, seed=seed, report=report, team=team)
-        if not run.manifest["blocks"]:
-            said = warnings_of(run.manifest)[0]
-            raise Failure(f"{out}: {said}: nothing was learned; look at the images and the noise")
-        times = {"training_seconds": run.seconds, "data_seconds": data_seconds, "processes": team.size}
-        run.finish(times, write_card({**run.manifest, **times}))
-        return summary(run)
+        request = TrainingRequest(out, method, chosen, identity, preset, noise.describe(), tensorboard)
+        run = train_into(request, make_data, torch_device, processes)
+        return {"first": run.writes, **summary(run)}  # whether this process prints
 
 
 def content(images: str | None) -> dict[str, str] | None:
-    """The name and the hash of an image file: a run goes on with the same images only."""
+    """The name and the hash of an image file: a run is resumed with the same images only."""
     if images is None:
         return None
     check_readable(images)
@@ -107,7 +83,7 @@ def content(images: str | None) -> dict[str, str] | None:
 def training_sources(
     images: str | None, geometry: Geometry, data: Any, seed: int, device: torch.device
 ) -> tuple[Source, Source]:
-    """Where training and validation images come from; a file gives first its training images, then those of validation."""
+    """The sources of training and validation images; in a file the training images come first."""
     shape = geometry.image_shape
     if images is not None:
         source = file_source(images, shape)
@@ -120,7 +96,7 @@ def training_sources(
             )
 
         def last(first: int, count: int, supersample: int) -> Tensor:
-            return source.take(first + data.images, count, supersample)
+            return source.images(first + data.images, count, supersample)
 
         return source, Source(last, data.validation_images, source.key)
     validation = image_source("ellipses", shape, seed=seed, split="validation", device=device)
@@ -136,54 +112,36 @@ def training_sources(
 
 
 def fits(geometry: Geometry, images: int, gigabytes: float, device: torch.device) -> bool:
-    """Whether sinograms, truths and three stages of images and gradients fit the memory set aside for them."""
+    """Whether sinograms, truths and three stages of images and gradients fit the memory limit."""
     pixels, rays = (shape[0] * shape[1] for shape in (geometry.image_shape, geometry.sinogram_shape))
     limit = 1e9 * gigabytes if gigabytes else available_bytes(device) / 2
     return 4 * images * (7 * pixels + rays) <= limit
 
 
-def scans(
-    source: Source,
-    geometry: Geometry,
-    noise: Noise,
-    seed: int,
-    count: int,
-    device: torch.device,
-    folder: Path | None = None,  # for files; None = in memory
-) -> tuple[ImageStore, ImageStore]:
-    """Sinograms and truths."""
-    sinograms = new_store(folder, (count, 1, *geometry.sinogram_shape), device)
-    truths = new_store(folder, (count, 1, *geometry.image_shape), device)
-    done = 0
-    with progress("scanning images", count) as advance:
-        for batch in scan_batches(source, geometry, noise, seed=seed, count=count, device=device):
-            some = slice(done, done + len(batch.truth))
-            sinograms[some], truths[some] = batch.sinogram, batch.truth
-            done = some.stop
-            advance(len(batch.truth))
-    return sinograms, truths
+@dataclasses.dataclass(frozen=True)
+class Scanner:
+    """Scans images for a training."""
 
+    geometry: Geometry
+    noise: Noise
+    device: torch.device
 
-def versions() -> dict[str, str]:
-    """What made the weights."""
-    return {"bayescade": __version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def device_name(device: torch.device) -> str:
-    """The device in words."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-
-
-def summary(run: Run) -> dict[str, Any]:
-    """What there is to say about a finished run."""
-    manifest = run.manifest
-    return {
-        "first": run.writes,  # whether this process is the one that speaks
-        "out": str(run.folder),
-        "method": manifest["method"],
-        "case": manifest["case"],
-        "blocks": len(manifest["blocks"]),
-        "validation_psnr": manifest["blocks"][-1]["validation_psnr"],
-        "training_seconds": manifest["training_seconds"],
-        "warning": "; ".join(warnings_of(manifest)) or None,
-    }
+    def scans(
+        self,
+        source: Source,
+        seed: int,
+        count: int,
+        folder: Path | None = None,  # for files; None = in memory
+    ) -> Pair:
+        """Sinograms and truths."""
+        sinograms = new_store(folder, (count, 1, *self.geometry.sinogram_shape), self.device)
+        truths = new_store(folder, (count, 1, *self.geometry.image_shape), self.device)
+        done = 0
+        batches = scan_batches(source, self.geometry, self.noise, seed=seed, count=count, device=self.device)
+        with progress("scanning images", count) as advance:
+            for batch in batches:
+                part = slice(done, done + len(batch.truth))
+                sinograms[part], truths[part] = batch.sinogram, batch.truth
+                done = part.stop
+                advance(len(batch.truth))
+        return sinograms, truths

@@ -1,5 +1,6 @@
 """Projectors: ways to compute the line integrals of a geometry. `ray_transform` chooses one."""
 
+import functools
 from weakref import WeakValueDictionary
 
 import torch
@@ -7,10 +8,11 @@ import torch
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
+from bayescade.physics.problem import InverseProblem
 from bayescade.physics.ray_transform import RayTransform
 from bayescade.projectors.matrix import MatrixProjector
 
-# Operators somebody holds: simulating and reconstructing a scan share one, and nothing is kept when both let it go.
+# Operators in use, by weak references: simulation and reconstruction of a scan share one, and unused ones are freed.
 _living: WeakValueDictionary[tuple[Geometry, torch.device, torch.dtype], MatrixProjector] = WeakValueDictionary()
 
 
@@ -28,11 +30,21 @@ def ray_transform(
         raise UserError(f"expected a geometry, e.g. case_geometry('sparse-32'), got {geometry!r:.60}")
     if dtype not in (torch.float32, torch.float64):
         raise UserError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
-    place = choose_device(device)
+    device = choose_device(device)
     if memory_limit is not None:
-        return MatrixProjector(geometry, place, dtype, memory_limit)
-    key = (geometry, place, dtype)
+        return MatrixProjector(geometry, device, dtype, memory_limit)
+    key = (geometry, device, dtype)
     operator = _living.get(key)
     if operator is None:
-        operator = _living[key] = MatrixProjector(geometry, place, dtype)
+        operator = _living[key] = MatrixProjector(geometry, device, dtype)
     return operator
+
+
+def scan_problem(
+    geometry: Geometry,
+    device: torch.device | str = "cpu",
+    ramp: str = "band-limited",  # of the first image, by FBP
+) -> InverseProblem:
+    """The inverse problem of a scan with Gaussian noise: least squares, FBP as the first image."""
+    operator = ray_transform(geometry, device)
+    return InverseProblem(operator, initial_image=functools.partial(operator.fbp, ramp=ramp))

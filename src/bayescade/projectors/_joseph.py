@@ -1,7 +1,7 @@
-"""Joseph's line integrals (Joseph 1982): which pixels a ray meets, with what weight.
+"""Joseph's line integrals (Joseph 1982): the pixels of a ray and their weights.
 
-A ray is walked along its dominant axis, one pixel row at a time; in each row the image is interpolated linearly between
-the two pixels beside the ray, and the row counts with the length p / |d| of the ray inside it, d being the direction's
+The sum goes along the dominant axis of the ray, one pixel row at a time. In each row the image is interpolated linearly between
+the two pixels beside the ray, and the row has as weight the length p / |d| of the ray inside it, d being the direction's
 component along the dominant axis.
 """
 
@@ -14,7 +14,7 @@ from bayescade.physics.geometry import Geometry
 
 
 class Taps(NamedTuple):
-    """Pixels of a run of rays, ray after ray, pixels in increasing order within a ray."""
+    """Pixels of consecutive rays, ray by ray, in increasing order within a ray."""
 
     counts: Tensor  # (rays,) int64: how many pixels each ray meets
     pixels: Tensor  # (entries,) int32: flat pixel index
@@ -48,7 +48,7 @@ def joseph_taps(geometry: Geometry, first: int, last: int, device: torch.device)
     pixel = torch.where(along_y[:, None, None], near * width + step32, step32 * width + near)
 
     pixel, weight, inside = (part.flatten(1) for part in (pixel, weight, inside))
-    pixel = torch.where(inside, pixel, height * width)  # sorts behind every pixel
+    pixel = torch.where(inside, pixel, height * width)  # sorted after every pixel
     pixel, order = torch.sort(pixel, dim=1)
     weight, inside = weight.gather(1, order), inside.gather(1, order)
     return Taps(inside.sum(1), pixel[inside], weight[inside])

@@ -1,7 +1,7 @@
 """The stored projector: Joseph's line integrals as a CSR matrix and its transpose, the batch as columns.
 
 Fast on CPU and CUDA as long as the pair fits memory: 8 bytes per entry and direction. Torch's own CSR autograd
-rebuilds the transpose on every backward pass; keeping both makes the adjoint as cheap as the forward.
+rebuilds the transpose on every backward pass; storing both makes the adjoint as cheap as the forward.
 """
 
 import warnings
@@ -20,7 +20,7 @@ from bayescade.projectors._joseph import joseph_taps
 
 INDEX_BYTES = 4
 MOST_ENTRIES = 2**31 - 1  # 32-bit row pointers; 64-bit indices cost 15 to 50 % of the speed
-# Views are built in runs of about this many candidate entries, which bounds the work arrays.
+# Views are built in chunks of about this many candidate entries, which bounds the work arrays.
 BUILD_ENTRIES = 2_000_000
 BUILD_ENTRY_BYTES = 100
 
@@ -42,7 +42,7 @@ class MatrixProjector(RayTransform):
         geometry: Geometry,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        memory_limit: int | None = None,  # bytes; by default what the device has free
+        memory_limit: int | None = None,  # bytes; by default the free memory of the device
     ):
         self.geometry = geometry
         self.device = torch.device(device)
@@ -117,7 +117,7 @@ def _transposed(
     pixels: int,
     rays: int,
 ) -> Tensor:
-    """The transpose: the entries of a chunk, sorted by column, go behind those of the chunks before it."""
+    """The transpose: the entries of a chunk, sorted by column, follow those of the chunks before it."""
     start = _starts(_occurrences(columns, pixels))
     index = torch.empty(int(start[-1]), dtype=torch.int32, device=start.device)
     value = torch.empty(int(start[-1]), dtype=values[0].dtype, device=start.device)
@@ -125,13 +125,13 @@ def _transposed(
     first = 0
     for chunk, column in enumerate(columns):
         row = torch.arange(first, first + len(counts[chunk]), dtype=torch.int32, device=start.device)
-        here = torch.bincount(column, minlength=pixels)
+        occurrences = torch.bincount(column, minlength=pixels)
         ordered, order = torch.sort(column, stable=True)
-        rank = torch.arange(len(column), device=start.device) - (here.cumsum(0) - here)[ordered]
-        place = cursor[ordered] + rank
-        index[place] = row.repeat_interleave(counts[chunk])[order]
-        value[place] = values[chunk][order]
-        cursor += here
+        rank = torch.arange(len(column), device=start.device) - (occurrences.cumsum(0) - occurrences)[ordered]
+        offset = cursor[ordered] + rank
+        index[offset] = row.repeat_interleave(counts[chunk])[order]
+        value[offset] = values[chunk][order]
+        cursor += occurrences
         first += len(counts[chunk])
     return _csr(start, index, value, (pixels, rays))
 
@@ -173,12 +173,12 @@ def entry_count(geometry: Geometry) -> int:
 
 
 def guard_memory(geometry: Geometry, device: torch.device, dtype: torch.dtype, limit: int | None) -> None:
-    """Raises before building when the stored pair would not fit: what it needs, what there is, what to do."""
+    """Raises before building when the stored pair would not fit memory."""
     entries = entry_count(geometry)
     entry = INDEX_BYTES + dtype.itemsize
     rays, pixels = geometry.views * geometry.bins, geometry.image_shape[0] * geometry.image_shape[1]
     at_once = max(BUILD_ENTRIES, 2 * geometry.bins * max(geometry.image_shape))
-    # The pair and a third copy while it is built, the work arrays of a run of views, and arrays per pixel and per ray.
+    # The pair and a third copy while it is built, the work arrays of a chunk of views, and arrays per pixel and per ray.
     needed = entries * 3 * entry + at_once * BUILD_ENTRY_BYTES + 32 * pixels + 16 * rays
     entries = max(entries, rays, pixels)
     free = available_bytes(device) if limit is None else limit

@@ -1,1 +1,1 @@
-"""Storage: files that are whole or absent, arrays in HDF5 and NPZ, images of a training, run folders and packed models."""
+"""Storage: atomic writes of files, arrays in HDF5 and NPZ, training images, run folders and packed models."""

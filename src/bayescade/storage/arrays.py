@@ -1,6 +1,6 @@
-"""Arrays with attributes, in HDF5 (`.h5`, `.hdf5`) or NPZ (`.npz`) under the same names; a damaged file is named, not trusted.
+"""Arrays with attributes, in HDF5 (`.h5`, `.hdf5`) or NPZ (`.npz`) under the same names; a damaged file raises an error.
 
-In an NPZ an attribute is a text entry of its own; one that bears the name of an array gets `_attribute` behind it.
+In an NPZ an attribute is a separate entry; one with the name of an array gets the suffix `_attribute`.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from bayescade.storage.files import check_readable, replacing, suffix
 HDF5_SUFFIXES = (".h5", ".hdf5")
 SUFFIXES = (*HDF5_SUFFIXES, ".npz")
 Attribute = str | int | float
-SPARE_BYTES = 1_000_000  # left free on a disk: HDF5 crashes when it cannot write out what it holds
+SPARE_BYTES = 1_000_000  # left free on a disk: HDF5 crashes when it cannot flush its buffers
 
-# What reading a damaged file, or one by another hand, may raise from inside h5py and numpy.
+# What h5py and numpy may raise when they read a damaged file, or one from other software.
 FAULTS = (
     OSError,
     EOFError,
@@ -47,10 +47,10 @@ def check_suffix(path: Path | str) -> None:
 
 
 class ArrayWriter:
-    """Writes arrays that grow along their first axis, then moves the file into place.
+    """Writes arrays that grow along their first axis, then renames the temporary file to its final name.
 
-    Use it as a context manager: an exception inside leaves nothing behind. HDF5 grows on disk; NPZ is kept in memory
-    until the end.
+    Use it as a context manager: after an exception no file is left. HDF5 grows on disk; NPZ stays in memory until the
+    end.
     """
 
     def __init__(self, path: Path | str):
@@ -66,7 +66,7 @@ class ArrayWriter:
         return self
 
     def append(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Puts the arrays behind what is there under their names."""
+        """Appends to the arrays of these names."""
         if self._file is not None:
             _check_space(self._partial, sum(array.nbytes for array in arrays.values()))
         for name, array in arrays.items():
@@ -115,12 +115,12 @@ class ArrayWriter:
 
 
 def _new_hdf5(path: Path) -> h5py.File:
-    # The oldest format in which an attribute may be larger than 64 kB (a geometry of some thousand angles is).
+    # The oldest format that allows attributes above 64 kB, e.g. a geometry of thousands of angles.
     return h5py.File(path, "w", libver=("v108", "v110"))
 
 
 def _check_space(path: Path, needed: int) -> None:
-    """Raises when the disk has no room for so many bytes more."""
+    """Raises when the disk has too little free space."""
     free = shutil.disk_usage(path.parent).free
     if free < needed + SPARE_BYTES:
         raise OSError(
@@ -133,7 +133,7 @@ def _chunk(array: NDArray[Any]) -> tuple[int, ...]:
 
 
 class ArrayReader:
-    """Reads a file of `ArrayWriter`, or one by another hand with the same names. HDF5 is read slice by slice."""
+    """Reads a file of `ArrayWriter`, or one from other software with the same names. HDF5 is read slice by slice."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -167,13 +167,13 @@ class ArrayReader:
         return array
 
     def read(self, name: str, first: int | None = None, last: int | None = None) -> NDArray[np.float32]:
-        """ImageStore `first` to `last` - 1 of an array as float32."""
+        """Entries `first` to `last` - 1 of an array as float32."""
         array = self.array(name)
         with self._faults(), np.errstate(over="ignore"):
             return np.asarray(array[first:last]).astype(np.float32)
 
     def attribute(self, name: str) -> Attribute | None:
-        """A text or a number, or None where there is none."""
+        """A text or a number; None where there is no such attribute."""
         with self._faults():
             if isinstance(self._file, h5py.File):
                 value = self._file.attrs.get(name)
@@ -232,11 +232,11 @@ def _listing(names: list[str]) -> str:
 
 
 def check_finite(what: str, array: Any, first: int = 0) -> None:
-    """Raises when a number is NaN or infinite (or too large for float32), and says where the first one is."""
+    """Raises when a number is NaN or infinite (or too large for float32), with the position of the first one."""
     bad = ~np.isfinite(array)
     if bad.any():
-        place = [int(index) for index in np.argwhere(bad)[0]]
+        position = [int(index) for index in np.argwhere(bad)[0]]
         raise UserError(
             f"{what} has {int(bad.sum())} values that are NaN or infinite or too large, the first in image "
-            f"{first + place[0]} at row {place[-2]}, column {place[-1]}; mend or mask them"
+            f"{first + position[0]} at row {position[-2]}, column {position[-1]}; mend or mask them"
         )

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written under a temporary name and moved into place; every fault is named."""
+"""Atomic writes: a file is written under a temporary name and renamed when it is complete. Errors name the file."""
 
 import contextlib
 import hashlib
@@ -7,19 +7,18 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bayescade.errors import UserError
+from bayescade.errors import Failure, UserError
 
 
 @contextlib.contextmanager
 def replacing(path: Path | str) -> Iterator[Path]:
-    """A temporary path beside `path`; when the block ends well, it takes the place of `path` in one step.
+    """A temporary path beside `path`; when the `with` block ends without an exception, it replaces `path` atomically.
 
-    A process that dies in between leaves `path` as it was; what it left under the temporary name is removed by the next
-    write to the same path.
+    If the process dies before that, `path` does not change; the next write to the same path removes the temporary file.
     """
     check_writable(path)
     path = Path(os.path.realpath(path))
@@ -28,7 +27,7 @@ def replacing(path: Path | str) -> Iterator[Path]:
     try:
         partial.touch()
     except OSError as error:
-        raise UserError(f"{path}: cannot write here ({error.strerror}); choose another place") from None
+        raise UserError(f"{path}: cannot write here ({error.strerror}); choose another folder") from None
     try:
         yield partial
         with partial.open("rb+") as written:
@@ -48,11 +47,11 @@ def check_writable(path: Path | str) -> None:
     if path.is_dir():
         raise UserError(f"{path}: expected a file name to write to, got a folder; add a name")
     if path.parent.exists() and not path.parent.is_dir():
-        raise UserError(f"{path}: {path.parent} is a file, not a folder; choose another place")
+        raise UserError(f"{path}: {path.parent} is a file, not a folder; choose another folder")
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist; make it with: mkdir -p {path.parent}")
     if not os.access(path.parent, os.W_OK):
-        raise UserError(f"{path}: the folder {path.parent} is not writable; choose another place")
+        raise UserError(f"{path}: the folder {path.parent} is not writable; choose another folder")
     if len(os.fsencode(path.name)) > 255:
         raise UserError(f"{path.name:.40}...: the name is longer than 255 bytes; choose a shorter one")
 
@@ -65,7 +64,7 @@ def check_other_file(out: Path | str, *inputs: Path | str | None) -> None:
 
 
 def make_folder(path: Path | str) -> Path:
-    """The folder, made if it is not there."""
+    """The folder; it is made if it does not exist."""
     check_folder(path)
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -75,7 +74,7 @@ def make_folder(path: Path | str) -> Path:
 
 
 def check_folder(path: Path | str, *names: str) -> None:
-    """Raises when the folder cannot be there, or one of the files to be written into it is a folder."""
+    """Raises when the folder cannot be made, or when one of the files to write into it is a folder."""
     if not str(path):
         raise UserError("expected a folder's name, got nothing")
     if Path(path).exists() and not Path(path).is_dir():
@@ -86,7 +85,7 @@ def check_folder(path: Path | str, *names: str) -> None:
 
 
 def _remains_of(path: Path) -> str:
-    """How the temporary names of this host's writers of `path` begin."""
+    """The prefix of the temporary names of `path` on this host."""
     name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:10]
     host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
     return f".bayescade-{name}-{host}-"
@@ -107,19 +106,27 @@ def _alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # it lives, under another user
+        pass  # it runs, under another user
     return True
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """The text as a UTF-8 file, whole or not at all."""
+    """Writes a UTF-8 file, whole or not at all."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="replace")
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """The value as a JSON file; NaN is an error."""
+    """Writes a JSON file; NaN is an error."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_or_fail(path: Path, write: Callable[[Path], None]) -> None:
+    """Writes; raises a one-line `Failure` when the disk is full or not there."""
+    try:
+        write(path)
+    except OSError as error:
+        raise Failure(f"{path}: cannot write ({error.strerror or error}); what was there before is unchanged") from None
 
 
 def check_readable(path: Path | str) -> None:
@@ -145,5 +152,5 @@ def read_text(path: Path | str) -> str:
 
 
 def suffix(path: Path | str) -> str:
-    """How the name ends, in lower case."""
+    """The suffix of the name, in lower case."""
     return Path(path).suffix.lower()

@@ -1,56 +1,70 @@
-"""A finished run as a model to keep or to pass on: all blocks in one file, without what only a training needs."""
+"""Packs a finished run as a model: all blocks in one file.
 
+The file name has the hash of its content, so a new file never replaces one that is in use. Without `trainable` it has only what
+reconstruction needs: the variance of the last block only, and no state of an optimiser.
+"""
+
+import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayescade.errors import UserError
 from bayescade.storage.files import check_folder, make_folder, read_text, write_json, write_text
-from bayescade.storage.runs import (
-    CARD,
-    INNER,
-    MANIFEST,
-    PACKED,
-    WORK,
-    Tensors,
-    kept,
-    read_blocks,
-    read_manifest,
-    serialised,
-    write_bytes,
-)
+from bayescade.storage.identity import check_trainable
+from bayescade.storage.manifest import FORMAT, MANIFEST, Manifest, read_manifest, to_json
+from bayescade.storage.runs import CARD, blocks_saved
+from bayescade.storage.weights import INNER, PACKED, WORK, Tensors, numbered, read_blocks, serialised, write_bytes
 
 
-def pack(folder: Path | str, out: Path | str, *, half: bool = False) -> dict[str, Any]:
-    """Writes a finished run as a model of two files and a card; with `half` most weights are in float16."""
+def pack(
+    folder: Path | str,
+    out: Path | str,
+    *,
+    half: bool = False,  # most weights in float16
+    trainable: bool = False,  # with all that further training needs
+) -> Manifest:
+    """Writes a finished run as a model of two files and a card."""
     manifest = read_manifest(folder)
-    if manifest.get("status") != "done" or not manifest["blocks"]:
-        raise UserError(f"{folder}: this run is not finished ({kept(manifest)})")
+    if manifest.status != "done" or not manifest.blocks:
+        raise UserError(f"{folder}: this run is not finished ({blocks_saved(manifest)})")
+    if trainable:
+        check_trainable(Path(folder), manifest)
     check_folder(out, MANIFEST, CARD)
     check_packing(out, folder)
     card = read_text(Path(folder) / CARD)
-    tensors: Tensors = {}
-    blocks = read_blocks(folder, manifest)
-    for place, block in enumerate(blocks, 1):
-        for key, value in block.items():
-            if key.startswith(WORK) or (place < len(blocks) and key.startswith(INNER)):
-                continue
-            tensors[f"{place:02d}.{key}"] = halved(value) if half and not stays(key, value) else value
+    content, digest = serialised(packed_tensors(read_blocks(folder, manifest), half=half, trainable=trainable))
     target = make_folder(out)
-    content, digest = serialised(tensors)
     name = PACKED.format(digest[:8])
     write_bytes(target / name, content)
-    entries = [{**entry, "file": name, "sha256": digest} for entry in manifest["blocks"]]
-    packed = {**manifest, "blocks": entries, "half": half or manifest.get("half", False)}
+    blocks = tuple(dataclasses.replace(block, file=name, sha256=digest, format=FORMAT) for block in manifest.blocks)
+    packed = dataclasses.replace(manifest, blocks=blocks, half=half or manifest.half, trainable=trainable)
     write_text(target / CARD, card)
-    write_json(target / MANIFEST, packed)
+    write_json(target / MANIFEST, to_json(packed))
     for other in target.glob(PACKED.format("*")):
         if other.name != name:
             other.unlink()
     return packed
+
+
+def packed_tensors(blocks: Sequence[Tensors], *, half: bool, trainable: bool) -> Tensors:
+    """The weights of all blocks under their names in one file."""
+    tensors: Tensors = {}
+    for index, block in enumerate(blocks):
+        inner = index + 1 < len(blocks)
+        needed = {key: value for key, value in block.items() if trainable or is_needed(key, inner)}
+        if half:
+            needed = {key: value if stays(key, value) else halved(value) for key, value in needed.items()}
+        tensors |= numbered(index, needed)
+    return tensors
+
+
+def is_needed(key: str, inner: bool) -> bool:
+    """Whether reconstructions need a tensor of a block; `inner` where another block follows it."""
+    return not key.startswith(WORK) and not (inner and key.startswith(INNER))
 
 
 def check_packing(out: Path | str, folder: Path | str) -> None:
@@ -59,14 +73,14 @@ def check_packing(out: Path | str, folder: Path | str) -> None:
     if not target.exists():
         return
     allowed = {MANIFEST, CARD, *(path.name for path in target.glob(PACKED.format("*")))}
-    strangers = sorted(name for name in os.listdir(target) if name not in allowed)
+    foreign = sorted(name for name in os.listdir(target) if name not in allowed)
     if target.samefile(folder):
-        strangers = ["the run itself"]
-    elif (target / MANIFEST).exists() and not strangers:
-        files = {block["file"] for block in read_manifest(target)["blocks"]}
-        strangers = [MANIFEST] if not files <= allowed else []
-    if strangers:
-        raise UserError(f"{out}: expected an empty folder or a packed model to replace, found {strangers[0]!r}")
+        foreign = ["the run itself"]
+    elif (target / MANIFEST).exists() and not foreign:
+        files = {block.file for block in read_manifest(target).blocks}
+        foreign = [MANIFEST] if not files <= allowed else []
+    if foreign:
+        raise UserError(f"{out}: expected an empty folder or a packed model to replace, got {foreign[0]!r}")
 
 
 def halved(tensor: Tensor) -> Tensor:
@@ -75,5 +89,5 @@ def halved(tensor: Tensor) -> Tensor:
 
 
 def stays(key: str, tensor: Tensor) -> bool:
-    """What is not halved: scales, and the random layers, whose rounding would be as large as what their posterior says."""
-    return tensor.numel() == 1 or "last." in key
+    """Whether a tensor stays in float32: scales, optimiser states, and random layers (rounding may exceed their std)."""
+    return tensor.numel() == 1 or "last." in key or key.startswith(WORK)

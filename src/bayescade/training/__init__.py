@@ -1,1 +1,1 @@
-"""Training: greedy, block by block, over stages that nothing changes; given tensors, it does not know where they came from."""
+"""Training: greedy, block by block, over immutable stages. It works on tensors and knows nothing of scans or files."""

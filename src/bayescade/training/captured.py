@@ -6,20 +6,20 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescade.devices import nothing_collected
+from bayescade.devices import no_garbage_collection
 
-EAGER_STEPS = 3  # before the graph is captured: libraries choose their kernels, the optimiser makes its state
+EAGER_STEPS = 3  # before the capture, in which libraries choose kernels and the optimiser makes its state
 
 
 @final
 class Captured:
-    """Runs a function without arguments: on a GPU a few times as it is, then captured once and replayed."""
+    """Runs a function without arguments; on a GPU it is called a few times, then captured once and replayed."""
 
     def __init__(
         self,
         compute: Callable[[], Tensor],
         device: torch.device,
-        allowed: bool = True,  # processes that talk to each other cannot be captured
+        allowed: bool = True,  # communication between processes cannot be captured
     ):
         self.compute = compute
         self.stream = torch.cuda.Stream(device) if allowed and device.type == "cuda" else None
@@ -28,7 +28,7 @@ class Captured:
         self.value = torch.zeros((), device=device)
 
     def __call__(self) -> Tensor:
-        """What the function gives, in memory that the next call may overwrite."""
+        """The function's result, in memory that the next call may overwrite."""
         if self.stream is None:
             return self.compute()
         self.calls += 1
@@ -40,7 +40,7 @@ class Captured:
             return self.value
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
-            with nothing_collected(), torch.cuda.graph(self.graph, stream=self.stream):
+            with no_garbage_collection(), torch.cuda.graph(self.graph, stream=self.stream):
                 self.value = self.compute()
         self.graph.replay()
         return self.value

@@ -1,7 +1,7 @@
 """Several processes, on one machine or many, train one cascade: each works on its part of every batch.
 
-Every process holds the whole training set and draws the same order and the same noise, so a step is that of one process with
-the whole batch, up to the order in which numbers are added. What is decided by a score is decided by the first process.
+Every process has the whole training set, the same order of images and the same noise. So a step equals that of one process with
+the whole batch, up to the order of sums. Decisions by a score are made by the first process.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from bayescade.errors import UserError
 
-PATIENCE = datetime.timedelta(minutes=10)  # for the slowest of the others
+TIMEOUT = datetime.timedelta(minutes=10)  # of waiting for the slowest process
 
 
 @dataclasses.dataclass(frozen=True)
-class Team:
-    """The processes that train together; one alone by default."""
+class ProcessGroup:
+    """The processes that train together; by default a single one."""
 
     rank: int = 0
     size: int = 1
@@ -30,11 +30,11 @@ class Team:
         """This process's part of a batch."""
         if batch % self.size:
             raise UserError(f"setting fit.batch: expected a multiple of the {self.size} processes, got {batch}")
-        each = batch // self.size
-        return slice(self.rank * each, (self.rank + 1) * each)
+        count = batch // self.size
+        return slice(self.rank * count, (self.rank + 1) * count)
 
     def mean(self, value: Tensor) -> Tensor:
-        """The mean over the processes, for all of them."""
+        """The mean over the processes, the same in all of them."""
         if self.size > 1:
             dist.all_reduce(value)
             value /= self.size
@@ -44,12 +44,12 @@ class Team:
         """Replaces each tensor by its mean over the processes."""
         if self.size == 1:
             return
-        together = self.mean(torch.cat([tensor.flatten() for tensor in tensors]))
-        for tensor, part in zip(tensors, together.split([tensor.numel() for tensor in tensors]), strict=True):
+        means = self.mean(torch.cat([tensor.flatten() for tensor in tensors]))
+        for tensor, part in zip(tensors, means.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(part.reshape(tensor.shape))
 
     def agree(self, value: float, device: torch.device) -> float:
-        """The first process's number, for all of them."""
+        """The number of the first process, the same in all of them."""
         if self.size == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float64, device=device)
@@ -57,17 +57,17 @@ class Team:
         return float(shared)
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Waits until all processes call it."""
         if self.size > 1:
             dist.barrier()
 
 
-ALONE = Team()
+ALONE = ProcessGroup()
 
 
 @contextlib.contextmanager
-def assembled(device: torch.device) -> Iterator[tuple[Team, torch.device]]:
-    """The team that `torchrun` started this process in, and this process's device; alone where there was no `torchrun`."""
+def process_group(device: torch.device) -> Iterator[tuple[ProcessGroup, torch.device]]:
+    """The group in which `torchrun` started this process, and the process's device; a single process without `torchrun`."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE, device
@@ -75,8 +75,8 @@ def assembled(device: torch.device) -> Iterator[tuple[Team, torch.device]]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
     try:
-        yield Team(dist.get_rank(), size), device
+        yield ProcessGroup(dist.get_rank(), size), device
     finally:
         dist.destroy_process_group()

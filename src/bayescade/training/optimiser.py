@@ -1,6 +1,6 @@
-"""What every training has: its length, its learning rates, its precision, and Adam (Kingma and Ba, 2015).
+"""What all trainings share: length, learning rates, precision, and Adam (Kingma and Ba, 2015).
 
-Adam is torch's own kernel without torch's optimiser, which imports a compiler first: seconds, in which a block can be trained.
+This calls torch's Adam kernel directly: torch's optimiser imports a compiler, which takes as long as training a small block.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ EPSILON = 1e-8
 
 @dataclasses.dataclass(frozen=True)
 class RateSettings:
-    """How long and how fast is learned."""
+    """Length, learning rate and precision of a training."""
 
     epochs: int
     batch: int
     learning_rate: float
     final_learning_rate: float = 1e-5  # at the end of the cosine
-    warm_up: float = 0.05  # part of the steps in which the rate rises
+    warm_up: float = 0.05  # share of the steps in which the rate rises
     weight_decay: float = 0.0
-    clip: float = 0.0  # the most that the norm of a gradient may be; 0 = no limit
+    clip: float = 0.0  # limit of the norm of the gradient; 0 = no limit
     precision: str = "auto"  # bf16 (mixed), tf32 or float32; auto is bf16 on a GPU and float32 elsewhere
 
     def __post_init__(self) -> None:
@@ -59,9 +59,10 @@ def check_positive(settings: RateSettings, *names: str) -> None:
             raise UserError(f"setting {name}: expected a positive number, got {getattr(settings, name)}")
 
 
-def schedule(rate: float, final: float, warm_up: float, steps: int) -> Iterator[float]:
-    """Learning rates: a linear rise, then a cosine to the final rate."""
-    rise = math.ceil(warm_up * steps)
+def schedule(settings: RateSettings, steps: int) -> Iterator[float]:
+    """The learning rate of every step: a linear rise, then a cosine to the final rate."""
+    rate, final = settings.learning_rate, settings.final_learning_rate
+    rise = math.ceil(settings.warm_up * steps)
     for step in range(steps):
         done = (step - rise) / max(steps - rise, 1)
         cosine = (1 + math.cos(math.pi * max(done, 0.0))) / 2
@@ -69,10 +70,10 @@ def schedule(rate: float, final: float, warm_up: float, steps: int) -> Iterator[
         yield fall * (step + 1) / rise if step < rise else fall
 
 
-def clipped(gradients: list[Tensor], most: float) -> None:
-    """Makes gradients shorter, in place, where their norm is above the most; 0 = no limit."""
-    if most:
-        factor = (most / torch.nn.utils.get_total_norm(gradients).clamp_min(1e-30)).clamp_max(1.0)
+def clip_gradients(gradients: list[Tensor], limit: float) -> None:
+    """Scales gradients, in their memory, so that their norm is at most the limit; 0 = no limit."""
+    if limit:
+        factor = (limit / torch.nn.utils.get_total_norm(gradients).clamp_min(1e-30)).clamp_max(1.0)
         torch._foreach_mul_(gradients, factor)
 
 
@@ -83,7 +84,7 @@ def precision_on(device: torch.device, precision: str) -> str:
 
 @contextlib.contextmanager
 def libraries(precision: str) -> Iterator[None]:
-    """The fastest convolutions of a precision, for the time of a training."""
+    """Lets cuDNN choose the fastest convolutions of a precision during a training."""
     before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, precision != "float32"
     try:
@@ -94,24 +95,23 @@ def libraries(precision: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Parameters that learn alike."""
+    """Parameters with the same weight decay."""
 
     parameters: Sequence[nn.Parameter]
-    factor: float = 1.0  # their learning rate over that of the rest
     weight_decay: float = 0.0
 
 
 @dataclasses.dataclass
 class Memory:
-    """What is remembered of a parameter's gradients."""
+    """Adam's state of a parameter: running means of its gradient and its square."""
 
     exp_avg: Tensor
     exp_avg_sq: Tensor
-    step: Tensor  # (): how many there were
+    step: Tensor  # (): how many updates there were
 
     @classmethod
     def fresh(cls, parameter: nn.Parameter) -> "Memory":
-        """That of a parameter which has not learned yet, laid out like it."""
+        """The state before the first update, with the parameter's memory layout."""
         return cls(
             torch.zeros_like(parameter, requires_grad=False),
             torch.zeros_like(parameter, requires_grad=False),
@@ -121,7 +121,7 @@ class Memory:
 
 @final
 class Adam:
-    """Updates parameters by their gradients: on a GPU one kernel for each group, which can be captured, rates and all."""
+    """Updates parameters by their gradients: on a GPU one kernel for each group, which a CUDA graph can capture."""
 
     def __init__(self, groups: Sequence[Group]):
         self.groups = [group for group in groups if group.parameters]
@@ -130,39 +130,41 @@ class Adam:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """All that learn, in order."""
+        """All parameters, in order."""
         return [parameter for group in self.groups for parameter in group.parameters]
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate of the next steps, each group's times its own factor."""
-        for group, own in zip(self.groups, self.rates, strict=True):
-            own.fill_(rate * group.factor)
+        """The learning rate of the next steps."""
+        for tensor in self.rates:
+            tensor.fill_(rate)
 
     def forget_gradients(self) -> None:
-        """Makes room for those of the next step."""
+        """Removes the gradients of the last step."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def gradients(self) -> list[Tensor]:
-        """Those that there are."""
+        """The gradients of the parameters that have one."""
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     @torch.no_grad()
     def step(self) -> None:
         """One update of all parameters that have a gradient."""
         for group, rate in zip(self.groups, self.rates, strict=True):
-            learning = [parameter for parameter in group.parameters if parameter.grad is not None]
-            if not learning:
+            parameters = [parameter for parameter in group.parameters if parameter.grad is not None]
+            if not parameters:
                 continue
-            gradients = [parameter.grad for parameter in learning if parameter.grad is not None]
-            memories = [self.memory[parameter] for parameter in learning]
-            for parameter, gradient, memory in zip(learning, gradients, memories, strict=True):
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            memories = [self.memory[parameter] for parameter in parameters]
+            for parameter, gradient, memory in zip(parameters, gradients, memories, strict=True):
                 alike = layout(parameter) == layout(gradient) == layout(memory.exp_avg) == layout(memory.exp_avg_sq)
-                assert alike, "a parameter, its gradient and its memory lie differently: the kernel would mix them up"
+                assert alike, (
+                    "a parameter, its gradient and its state have different memory layouts: the kernel would mix them up"
+                )
             steps = [memory.step for memory in memories]
             torch._foreach_add_(steps, 1)
             torch._fused_adam_(
-                list[Tensor](learning),
+                list[Tensor](parameters),
                 gradients,
                 [memory.exp_avg for memory in memories],
                 [memory.exp_avg_sq for memory in memories],
@@ -179,10 +181,10 @@ class Adam:
 
 
 def layout(tensor: Tensor) -> list[tuple[int, int]]:
-    """How numbers lie in memory: size and stride where there is more than one."""
+    """The memory layout: size and stride of the axes longer than 1."""
     return [(size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def rate_on(device: torch.device) -> Tensor:
-    """Room for a learning rate, (), as the kernel of the device reads it."""
+    """A tensor for a learning rate, (), in the type that the kernel of the device reads."""
     return torch.zeros((), device=device, dtype=torch.float64 if device.type == "cpu" else torch.float32)

@@ -1,4 +1,4 @@
-"""Metrics for TensorBoard, with the extra `track`; the only place that knows it."""
+"""Metrics for TensorBoard, with the extra `track`; no other file imports it."""
 
 import contextlib
 import importlib.util
@@ -19,7 +19,7 @@ def check_tracker(wanted: bool) -> None:
 
 @contextlib.contextmanager
 def tracker(folder: Path | None) -> Iterator[Track]:
-    """A function that takes lines of metrics; without a folder it does nothing."""
+    """A function that writes a line of metrics; without a folder it does nothing."""
     if folder is None:
         yield lambda line: None
         return

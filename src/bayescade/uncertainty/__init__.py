@@ -1,1 +1,1 @@
-"""Uncertainty: how good a statement of doubt is. Pure functions of images, variances and truths."""
+"""Uncertainty: scores of predictive variances. Pure functions of images, variances and truths."""

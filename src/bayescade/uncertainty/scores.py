@@ -12,7 +12,7 @@ LEVELS = (0.5, 0.68, 0.9, 0.95)
 WIDTH_LEVEL = 0.9
 BINS = 10  # of ence
 CURVE = 100  # points of curves
-EDGE = 0.01  # difference of neighbouring true values from which on a pixel is at an edge
+EDGE = 0.01  # smallest difference of neighbouring true values at an edge
 
 
 def uncertainty_scores(
@@ -20,7 +20,7 @@ def uncertainty_scores(
     variance: Tensor,  # (batch, 1, height, width), predictive
     truth: Tensor,  # (batch, 1, height, width)
 ) -> dict[str, list[float]]:
-    """Every score of every image; coverages and strata under names with a colon."""
+    """Every score of every image; names of coverages and strata have a colon."""
     scores: dict[str, list[float]] = {}
     for x, v, t in zip(image[:, 0].double(), variance[:, 0].double(), truth[:, 0].double(), strict=True):
         error, std = (x - t).flatten(), v.flatten().clamp_min(1e-30).sqrt()
@@ -36,9 +36,9 @@ def uncertainty_scores(
         values |= {f"coverage:{level:g}": coverage(error, std, level) for level in LEVELS}
         edge = edges(t).flatten()
         for name, inside in (("edge", edge), ("flat", ~edge)):
-            there = bool(inside.any())
+            occurs = bool(inside.any())
             values[f"coverage_by_stratum:{name}"] = (
-                coverage(error[inside], std[inside], WIDTH_LEVEL) if there else math.nan
+                coverage(error[inside], std[inside], WIDTH_LEVEL) if occurs else math.nan
             )
         for name, value in values.items():
             scores.setdefault(name, []).append(value)
@@ -82,17 +82,19 @@ def ence(error: Tensor, std: Tensor) -> float:
         (part_std.square().mean().sqrt(), part_error.square().mean().sqrt())
         for part_std, part_error in zip(std[order].chunk(BINS), error[order].chunk(BINS), strict=True)
     ]
-    return float(torch.stack([(claimed - found).abs() / claimed for claimed, found in parts]).mean())
+    return float(torch.stack([(predicted - actual).abs() / predicted for predicted, actual in parts]).mean())
 
 
 def ause_ratio(error: Tensor, std: Tensor) -> float:
     """Area under the sparsification error over that of random order: 0 if pixels are ranked as by their errors, 1 at random.
 
-    Pixels are removed in runs, the largest s first; the curve is the root mean square error of the rest.
+    Pixels are removed in groups, the largest s first; the curve is the root mean square error of the rest.
     """
     squares = error.square()
     oracle = _rest(squares[squares.argsort()])
-    _, group, counts = std.unique(return_inverse=True, return_counts=True)  # in order; equals are removed at random
+    _, group, counts = std.unique(
+        return_inverse=True, return_counts=True
+    )  # sorted; equal s are removed in random order
     tied = torch.zeros(len(counts), dtype=squares.dtype, device=squares.device).scatter_add_(0, group, squares) / counts
     ours = _rest(tied[group[std.argsort()]])
     random = squares.mean().sqrt()
@@ -110,26 +112,26 @@ def _rest(squares: Tensor) -> Tensor:
 def spearman(a: Tensor, b: Tensor) -> float:
     """Correlation of the ranks; ties share their mean rank."""
     ranks = torch.stack([_ranks(a), _ranks(b)])
-    away = ranks - ranks.mean(1, keepdim=True)
-    scale = away.square().sum(1).prod().sqrt()
-    return float((away[0] * away[1]).sum() / scale) if float(scale) > 0 else 0.0
+    deviation = ranks - ranks.mean(1, keepdim=True)
+    scale = deviation.square().sum(1).prod().sqrt()
+    return float((deviation[0] * deviation[1]).sum() / scale) if float(scale) > 0 else 0.0
 
 
 def _ranks(values: Tensor) -> Tensor:
-    _, place, counts = values.unique(return_inverse=True, return_counts=True)
+    _, group, counts = values.unique(return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double()
-    return (last - (counts - 1) / 2)[place]
+    return (last - (counts - 1) / 2)[group]
 
 
 def edges(
     truth: Tensor,  # (height, width)
 ) -> Tensor:
     """Pixels whose true value differs from a neighbour's, (height, width) bool."""
-    found = torch.zeros_like(truth, dtype=torch.bool)
+    edge = torch.zeros_like(truth, dtype=torch.bool)
     down = (truth[1:] - truth[:-1]).abs() > EDGE
     right = (truth[:, 1:] - truth[:, :-1]).abs() > EDGE
-    found[1:] |= down
-    found[:-1] |= down
-    found[:, 1:] |= right
-    found[:, :-1] |= right
-    return found
+    edge[1:] |= down
+    edge[:-1] |= down
+    edge[:, 1:] |= right
+    edge[:, :-1] |= right
+    return edge

@@ -1,0 +1,111 @@
+"""The noise of a scan: a noise model by name with its settings, and its form in files.
+
+{"model": "gaussian", "relative": 0.01}                       as JSON
+{"relative": 0.01, "photons": 0.0, "attenuation": 0.02}       the form before plugins; still read
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayescade import noise as noise_models
+from bayescade import plugins
+from bayescade.config import load_settings, settings_from
+from bayescade.errors import UserError
+from bayescade.noise import gaussian, poisson
+from bayescade.seeds import derived_seed
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """A noise model and its settings; 1 % Gaussian noise by default."""
+
+    model: str = "gaussian"  # a plugin of `bayescade.noise`
+    settings: Any = dataclasses.field(default_factory=gaussian.Settings)  # its `Settings`
+
+    @functools.cached_property
+    def plugin(self) -> ModuleType:
+        """The noise model, looked up once."""
+        return plugins.load(noise_models, self.model)
+
+    def __post_init__(self) -> None:
+        expected = self.plugin.Settings
+        if not isinstance(self.settings, expected):
+            raise UserError(f"noise model '{self.model}': expected its Settings, got {self.settings!r}")
+        if any(field.name == "model" for field in dataclasses.fields(expected)):
+            raise UserError(f"noise model '{self.model}': a setting cannot be called 'model'; rename it")
+
+    def describe(self) -> str:
+        """The noise in a few words."""
+        return str(self.plugin.describe(self.settings))
+
+    def to_json(self) -> dict[str, Any]:
+        """The model and its settings as JSON values."""
+        return {"model": self.model, **dataclasses.asdict(self.settings)}
+
+
+def common_noise(relative: float = 0.01, photons: float = 0.0, attenuation: float = 0.02) -> Noise:
+    """The noise of `--noise` and `--photons`: counted photons where there are any, else Gaussian noise."""
+    gaussian_settings = gaussian.Settings(relative)  # checked in any case
+    if photons:
+        return Noise("poisson", poisson.Settings(photons, attenuation))
+    return Noise("gaussian", gaussian_settings)
+
+
+def noise_model(name: str, settings: Sequence[str] = ()) -> Noise:
+    """The noise model of that name with settings "key=value"."""
+    return Noise(name, load_settings(plugins.load(noise_models, name).Settings, overrides=settings))
+
+
+def noise_from_json(values: Any) -> Noise:
+    """The noise of a manifest or a scan file, in the new form or the old."""
+    if not isinstance(values, Mapping):
+        raise UserError(f'noise: expected {{"model": ..., key: value}}, got {values!r:.60}')
+    if "model" not in values:
+        old = settings_from(_OldForm, values)
+        return common_noise(old.relative, old.photons, old.attenuation)
+    settings = {key: value for key, value in values.items() if key != "model"}
+    name = str(values["model"])
+    return Noise(name, settings_from(plugins.load(noise_models, name).Settings, settings))
+
+
+@dataclasses.dataclass(frozen=True)
+class _OldForm:
+    relative: float = 0.01
+    photons: float = 0.0  # 0: Gaussian noise
+    attenuation: float = 0.02
+
+
+def noise_from_text(text: str) -> Noise:
+    """The noise of JSON text."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UserError(f"noise: expected JSON text, got {text!r:.60}") from None
+    return noise_from_json(values)
+
+
+def add_noise(
+    sinogram: Tensor,  # (batch, 1, views, bins), without noise
+    noise: Noise,
+    *,
+    seed: int,
+    first: int = 0,  # index of the first image: the noise of an image depends on the seed and its index only
+) -> Tensor:
+    """The sinograms with noise. Random numbers come from the CPU, so that every device gives the same data."""
+    generators = [
+        torch.Generator().manual_seed(derived_seed(seed, "noise", index))
+        for index in range(first, first + len(sinogram))
+    ]
+    noisy: Tensor = noise.plugin.add(sinogram, noise.settings, generators=generators)
+    if noisy.shape != sinogram.shape:
+        raise UserError(
+            f"noise model '{noise.model}': expected sinograms of shape {tuple(sinogram.shape)}, got {tuple(noisy.shape)}"
+        )
+    return noisy

@@ -1,0 +1,61 @@
+"""Functions of tensors as CUDA graphs: captured once per shape, then replayed without host work."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, final
+
+import torch
+from torch import Tensor
+
+from bayescade.devices import no_garbage_collection
+
+Result = TypeVar("Result")
+
+MOST_GRAPHS = 6  # stored at the same time; each uses memory
+WARM_UP = 2  # calls before the capture, in which kernels are compiled and libraries choose algorithms
+
+
+@final
+class GraphReplay:
+    """Runs functions of tensors as CUDA graphs, one for each key and shapes of the tensors."""
+
+    def __init__(self) -> None:
+        self.graphs: dict[object, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Any]] = {}
+
+    def __call__(self, key: object, run: Callable[..., Result], *inputs: Tensor) -> Result:
+        """The function's result, in memory that the next call with these shapes overwrites."""
+        key = key, *(tensor.shape for tensor in inputs)
+        if key not in self.graphs:
+            if len(self.graphs) >= MOST_GRAPHS:
+                self.graphs.pop(next(iter(self.graphs)))
+            self.graphs[key] = self._capture(run, inputs)
+        graph, static_inputs, result = self.graphs[key]
+        for tensor, value in zip(static_inputs, inputs, strict=True):
+            tensor.copy_(value)
+        graph.replay()
+        output: Result = result
+        return output
+
+    @staticmethod
+    def _capture(
+        run: Callable[..., Result], inputs: tuple[Tensor, ...]
+    ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Result]:
+        static_inputs = tuple(tensor.clone() for tensor in inputs)
+        stream = torch.cuda.Stream(static_inputs[0].device)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                run(*static_inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with no_garbage_collection(), torch.cuda.graph(graph, stream=stream):
+            result = run(*static_inputs)
+        return graph, static_inputs, result
+
+
+@final
+class NoGraph:
+    """Calls functions without graphs."""
+
+    def __call__(self, key: object, run: Callable[..., Result], *inputs: Tensor) -> Result:
+        """The function's result."""
+        return run(*inputs)

@@ -1,0 +1,115 @@
+"""Settings of DGD, BDGD and BDGD+, and their presets."""
+
+import dataclasses
+
+from bayescade import plugins
+from bayescade.blocks.block import BlockSettings
+from bayescade.errors import UserError
+from bayescade.inference.monte_carlo import InferenceSettings
+from bayescade.training.fit import FitSettings
+from bayescade.training.greedy import GreedySettings
+
+RAMPS = ("band-limited", "shifted")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """Training and validation images."""
+
+    images: int = 4000  # training images
+    validation_images: int = 100  # of the validation split, for the gain of a block
+    paper_set: bool = False  # the paper's own 4000 training ellipses instead of fresh ones
+    memory: float = 0.0  # GB for training images; if they need more, files are used; 0 = half of the free memory
+    ramp: str = "band-limited"  # filter of the first image of a scan, by FBP: band-limited, or shifted (the paper)
+
+    def __post_init__(self) -> None:
+        if self.ramp not in RAMPS:
+            raise UserError(f"setting ramp: expected {' or '.join(RAMPS)}, got '{self.ramp}'")
+        if not 0 <= self.memory < 1e6:
+            raise UserError(f"setting memory: expected a number of gigabytes of at least 0, got {self.memory}")
+        for name in ("images", "validation_images"):
+            if not 1 <= getattr(self, name) <= 10_000_000:
+                raise UserError(f"setting {name}: expected a whole number of at least 1, got {getattr(self, name)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of a cascade, in parts; `preset` gives complete ones."""
+
+    block: BlockSettings
+    greedy: GreedySettings
+    fit: FitSettings
+    data: DataSettings
+    inference: InferenceSettings
+
+
+_RECOMMENDED = Settings(
+    block=BlockSettings(variance="features"),
+    greedy=GreedySettings(),
+    fit=FitSettings(),
+    data=DataSettings(),
+    inference=InferenceSettings(),
+)
+
+_PAPER = Settings(
+    block=BlockSettings(),
+    greedy=GreedySettings(loss="elbo", resample=0, refit="none", sampling="activations", start="fresh", restarts=0),
+    fit=FitSettings(
+        epochs=150, batch=128, learning_rate=1e-3, final_learning_rate=1e-4, warm_up=0.0, weight_decay=1e-3, clip=0.0
+    ),
+    data=DataSettings(paper_set=True, ramp="shifted"),
+    inference=InferenceSettings(sampling="activations"),
+)
+
+PRESETS: dict[str, Settings] = {
+    "recommended": _RECOMMENDED,
+    "paper": _PAPER,  # the text of the paper
+    # The authors' code; see `_cascade.new_block` for the jitter.
+    "as-released": dataclasses.replace(_PAPER, greedy=dataclasses.replace(_PAPER.greedy, loss="elbo-as-released")),
+}
+
+FULL = 175  # degrees: a larger arc counts as complete
+NARROW = 105  # degrees: for a smaller arc the rounding of half precision is visible in the image
+FEW_VIEWS = 24  # with fewer, a cascade overfits 4000 images: it gets more images and fewer epochs
+
+
+def preset(
+    name: str,
+    views: int | None = None,  # of a scan; None for a problem that is not a scan, which is treated like many views
+    arc_degrees: float = 180.0,  # measured arc, out of 180
+) -> Settings:
+    """The settings of that name, with the numbers of blocks and images for the scan."""
+    if name not in PRESETS:
+        raise UserError(plugins.unknown("preset", name, list(PRESETS)))
+    settings = PRESETS[name]
+    many = views if views is not None else 10**6
+    if name != "recommended":
+        return with_blocks(settings, paper_blocks(many, arc_degrees))
+    if arc_degrees > FULL and many < FEW_VIEWS:
+        data, fit = dataclasses.replace(settings.data, images=16_000), dataclasses.replace(settings.fit, epochs=3)
+        settings = dataclasses.replace(settings, data=data, fit=fit)
+    if arc_degrees < NARROW:
+        inference = dataclasses.replace(settings.inference, precision="single")
+        settings = dataclasses.replace(settings, inference=inference)
+    return with_blocks(settings, recommended_blocks(many, arc_degrees))
+
+
+def with_blocks(settings: Settings, blocks: int) -> Settings:
+    """The settings with that number of blocks."""
+    return dataclasses.replace(settings, greedy=dataclasses.replace(settings.greedy, blocks=blocks))
+
+
+def paper_blocks(views: int, arc_degrees: float) -> int:
+    """K of the paper: 10 from 32 views on, 20 below and for [0, 150) degrees, 30 for smaller arcs."""
+    if arc_degrees > FULL:
+        return 10 if views >= 32 else 20
+    return 20 if arc_degrees > 135 else 30
+
+
+def recommended_blocks(views: int, arc_degrees: float) -> int:
+    """K of the recommended preset: more blocks where more data are missing."""
+    if arc_degrees <= FULL:
+        return 18
+    if views < FEW_VIEWS:
+        return 24 if views < 12 else 20
+    return 16 if views < 48 else 12

@@ -1,0 +1,165 @@
+"""Training a model into a run folder, for any inverse problem with given data and truths."""
+
+import contextlib
+import dataclasses
+import hashlib
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayescade import __version__, methods, plugins
+from bayescade.config import load_settings, settings_texts
+from bayescade.errors import Failure, UserError
+from bayescade.physics.problem import InverseProblem
+from bayescade.results import as_data
+from bayescade.seeds import check_seed
+from bayescade.storage.card import write_card
+from bayescade.storage.identity import Identity
+from bayescade.storage.lock import locked
+from bayescade.storage.manifest import Manifest, warnings_of
+from bayescade.storage.runs import Run
+from bayescade.training.distributed import ALONE, ProcessGroup
+from bayescade.training.sets import Pair, TrainingData
+from bayescade.training.tensorboard import tracker
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingRequest:
+    """What is trained, and the run folder."""
+
+    out: str  # the run folder
+    method: ModuleType
+    settings: Any  # of the method
+    identity: Identity
+    preset: str
+    noise: str = ""  # of the data, in words
+    tensorboard: bool = False
+
+
+def train(
+    method: str,
+    out: str,
+    *,
+    problem: InverseProblem,
+    training: tuple[Any, Any],  # data (images, *range_shape) and truths (images, 1, height, width)
+    validation: tuple[Any, Any],
+    name: str = "problem",  # what the model is for, in its card
+    settings: Mapping[str, Any] | Sequence[str] = (),  # over those of the recommended preset
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Trains a method for an inverse problem into a run folder, or resumes the run there; gives its summary.
+
+    `load_model(out, problem=problem)` loads the model. For scans use the command `bayescade train`, which makes the data.
+    """
+    check_seed(seed)
+    chosen_method = trainable_method(method)
+    sets = TrainingData(problem, checked(problem, training), checked(problem, validation))
+    counts = {"images": len(sets.training[0]), "validation_images": len(sets.validation[0])}
+    base = chosen_method.preset("recommended")
+    base = dataclasses.replace(base, data=dataclasses.replace(base.data, **counts))
+    chosen = load_settings(chosen_method.Settings, overrides=settings_texts(settings), base=base)
+    content = {"name": name, "sha256": content_hash([*sets.training, *sets.validation])}
+    stored = {**dataclasses.asdict(chosen), "noise": None, "images": content}
+    request = TrainingRequest(out, chosen_method, chosen, Identity(method, name, None, stored, seed), "recommended")
+    return summary(train_into(request, lambda: sets, problem.device))
+
+
+def trainable_method(name: str) -> ModuleType:
+    """The method of that name; raises unless it can be trained."""
+    if name in plugins.names(methods):
+        method = plugins.load(methods, name)
+        if not method.ANY_GEOMETRY:
+            return method
+    ours = [known for known in plugins.our_names(methods) if not plugins.load(methods, known).ANY_GEOMETRY]
+    raise UserError(plugins.unknown("method to train", name, ours))
+
+
+def checked(problem: InverseProblem, pair: tuple[Any, Any]) -> Pair:
+    """Data and truths on the device of the problem; raises when they do not fit it."""
+    data = as_data(pair[0], problem.operator.range_shape, "data")
+    truth = as_data(pair[1], problem.operator.domain_shape, "truth")
+    if len(data) != len(truth):
+        raise UserError(f"training data: expected as many truths as data, got {len(truth)} and {len(data)}")
+    return data.to(problem.device), truth.to(problem.device)
+
+
+def content_hash(stores: Sequence[Any]) -> str:
+    """The hash of the training data: a run is resumed with the same data only."""
+    digest = hashlib.sha256()
+    for store in stores:
+        assert isinstance(store, Tensor)
+        digest.update(store.cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def train_into(
+    request: TrainingRequest,
+    make_data: Callable[[], TrainingData],  # called if training is not finished
+    device: torch.device,
+    processes: ProcessGroup = ALONE,
+) -> Run:
+    """Fills the run folder; one process at a time, or one group of processes."""
+    with contextlib.ExitStack() as stack:
+        if processes.rank == 0:
+            stack.enter_context(locked(request.out))
+            run = Run.open(
+                request.out, request.identity, preset=request.preset, device=device_name(device), versions=versions()
+            )
+            processes.wait()
+        else:
+            processes.wait()
+            run = Run.follow(request.out)
+        run.blocks()  # damaged files raise before any work
+        processes.wait()
+        if run.manifest.status == "done":
+            return run
+        start = time.perf_counter()
+        data = make_data()
+        seconds = time.perf_counter() - start
+        folder = Path(request.out) / "tensorboard" if request.tensorboard and run.writes else None
+        with tracker(folder) as track:
+
+            def report(line: dict[str, Any]) -> None:
+                run.report(line)
+                track(line)
+
+            seed = request.identity.seed
+            request.method.train(data, request.settings, run, seed=seed, report=report, processes=processes)
+        if not run.manifest.blocks:
+            message = warnings_of(run.manifest)[0]
+            raise Failure(f"{request.out}: {message}: nothing was learned; look at the images and the noise")
+        finished = dataclasses.replace(
+            run.manifest, training_seconds=run.seconds, data_seconds=seconds, processes=processes.size
+        )
+        run.finish(finished, write_card(finished, request.noise))
+        return run
+
+
+def versions() -> dict[str, str]:
+    """Versions of the software that trained the weights."""
+    return {"bayescade": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The main results of a finished run."""
+    manifest: Manifest = run.manifest
+    return {
+        "out": str(run.folder),
+        "method": manifest.method,
+        "case": manifest.case,
+        "blocks": len(manifest.blocks),
+        "validation_psnr": manifest.blocks[-1].validation_psnr,
+        "training_seconds": manifest.training_seconds,
+        "warning": "; ".join(warnings_of(manifest)) or None,
+    }
