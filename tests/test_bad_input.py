@@ -271,6 +271,7 @@ def test_bad_input(line: str, words: str, extra: list[str], folder: Path, capsys
     assert listing(folder) == before, "a file was left behind or changed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "words"), [BAD[0], BAD[25]])
 def test_bad_input_as_a_process(line: str, words: str, folder: Path) -> None:
     done = subprocess.run(

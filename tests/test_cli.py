@@ -44,6 +44,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == bayescade.__version__ + "\n"
 
 
+@pytest.mark.slow
 def test_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayescade.pipeline.demo.TOLERANCE", 0.3)
     said = answer("demo --out here", capsys)

@@ -27,6 +27,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 PYTHON = [(path.name, code) for path in DOCUMENTS for code in blocks(path, "python")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), PYTHON, ids=[name for name, _ in PYTHON])
 def test_python_in_the_documents_runs(name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "extending.md":
@@ -40,6 +41,7 @@ def test_python_in_the_documents_runs(name: str, code: str, tmp_path: Path, monk
         assert any(float(result.std.max()) > 0 for result in results), "the README shows a result with uncertainty"
 
 
+@pytest.mark.slow
 def test_the_readme_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,6 +56,8 @@ def test_the_readme_commands_run(
         assert said in (ROOT / "README.md").read_text(), f"the README shows another demo than: {said}"
     for line in lines:
         arguments = line.split("#")[0].split()[1:]
+        if arguments[:2] == ["benchmark", "paper"]:
+            arguments += ["--images", "2", "--noise-seeds", "1"]
         if arguments[0] == "train":
             for tiny in (
                 "data.images=2",

@@ -41,6 +41,7 @@ def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name)
 
 
+@pytest.mark.slow
 def test_the_package_of_the_page_is_listed_and_used(tmp_path: Path) -> None:
     write_package(tmp_path)
     assert {group: list(entries) for group, entries in ENTRY_POINTS.items()} == {
@@ -66,6 +67,7 @@ def test_the_package_of_the_page_is_listed_and_used(tmp_path: Path) -> None:
         assert "noise" not in scan.attrs
 
 
+@pytest.mark.slow
 def test_a_scan_of_a_noise_model_that_is_not_installed_is_read(tmp_path: Path) -> None:
     write_package(tmp_path)
     scan = tmp_path / "scan.h5"

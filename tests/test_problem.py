@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CODE = '''
 import sys
 
@@ -90,6 +92,7 @@ def run(code: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_blur_with_counted_photons_is_trained_and_reconstructed(tmp_path: Path) -> None:
     psnr, blocks = run(CODE.replace("SCALE", "1.0"), tmp_path / "run").split()
     assert float(psnr) > 20

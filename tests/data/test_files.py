@@ -291,6 +291,7 @@ for version in range(1, 10**9):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".h5", ".npz"])
 def test_a_killed_process_leaves_a_whole_file_or_none(tmp_path: Path, suffix: str) -> None:
     """SIGKILL at seeded random moments while the file is written over and over."""

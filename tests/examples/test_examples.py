@@ -24,6 +24,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_choosing_the_weight(tmp_path: Path) -> None:
     line = [sys.executable, str(EXAMPLES / "choose_tv_weight.py"), "--cases", "sparse-8", "--images", "1"]
     done = subprocess.run([*line, "--constants", "0.2,0.4", "--iterations", "50"], capture_output=True, text=True)
@@ -40,6 +41,7 @@ def test_measured_scans(scan: str, tmp_path: Path, data_folder: Path, monkeypatc
     assert (tmp_path / f"measured_{scan}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scan", "bins"), [("tooth", 640), ("diamond", 160)])
 def test_the_stated_centre_is_sharp(scan: str, bins: int, data_folder: Path) -> None:
     """A wrong centre of rotation smears edges into empty pixels: the sum of negative values is smallest at the right one."""
@@ -64,6 +66,7 @@ def test_coarse_bins_are_where_the_fine_ones_were(data_folder: Path) -> None:
     np.testing.assert_allclose(coarse.bin_positions()[3], fine.bin_positions()[12:16].mean())
 
 
+@pytest.mark.slow
 def test_looking_into_a_cascade(tmp_path: Path) -> None:
     line = [sys.executable, str(EXAMPLES / "look_into_a_cascade.py"), "bdgd-plus/sparse-32", "--images", "1"]
     done = subprocess.run(
@@ -77,6 +80,7 @@ def test_looking_into_a_cascade(tmp_path: Path) -> None:
     assert "| 0 (FBP) |" in done.stdout
 
 
+@pytest.mark.slow
 def test_cells_are_trained_within_a_limit(tmp_path: Path) -> None:
     small = "[data]\nimages = 4\nvalidation_images = 2\n[greedy]\nblocks = 1\nrestarts = 0\n[block]\nchannels = 1\n"
     (tmp_path / "dgd_sparse-8.toml").write_text(small + "[fit]\nepochs = 1\n")

@@ -88,6 +88,7 @@ def brute_samples() -> tuple[Tensor, Tensor]:
     return torch.stack([x for x, _ in samples]).double(), torch.stack([v for _, v in samples]).double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["weights", "all-weights"])
 def test_both_parts_of_the_variance_against_brute_force(sampling: str, brute_samples: tuple[Tensor, Tensor]) -> None:
     cascade, (problem, y) = cascade_of(), data_of()
@@ -142,6 +143,7 @@ def test_the_answer_does_not_depend_on_how_images_are_cut(sampling: str) -> None
         assert torch.allclose(together.epistemic[some], alone.epistemic, rtol=1e-3, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_interpreter")
 @pytest.mark.parametrize("at_once", [2, 128])
 def test_the_fused_kernels_give_the_same_samples(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +158,7 @@ def test_the_fused_kernels_give_the_same_samples(at_once: int, monkeypatch: pyte
     assert torch.allclose(plain.epistemic, fused.epistemic, rtol=1e-2, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_interpreter")
 @pytest.mark.parametrize("runner", ["fused", "perturbation"])
 @pytest.mark.parametrize("sampling", ["weights", "all-weights"])

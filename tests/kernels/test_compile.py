@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bayescade.kernels._triton import available
 from tests.conftest import skip
 
 SHARED = 227 * 1024  # bytes that a program can share on an H100 or H200
 
 
+@pytest.mark.slow
 def test_every_kernel_compiles_without_spilling() -> None:
     if not available() or sys.platform != "linux":
         skip("Triton is not installed")

@@ -86,6 +86,7 @@ def expect(what: str, found: Tensor, expected: Tensor, tolerance: float) -> None
     assert error <= tolerance * scale + 1e-300, f"{what}: relative error {error / max(scale, 1e-300):.1e}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["deterministic", "homoscedastic", "heteroscedastic"])
 @pytest.mark.parametrize("noisy", [True, False])
 def test_every_kind_of_block(kind: str, noisy: bool) -> None:
@@ -93,11 +94,13 @@ def test_every_kind_of_block(kind: str, noisy: bool) -> None:
     compare(block, inputs(block, (2, 9, 7), seed=1), 1e-12, noisy)
 
 
+@pytest.mark.slow
 def test_the_recommended_variance_network() -> None:
     block = block_of("heteroscedastic", BlockSettings(variance="features"), seed=2)
     compare(block, inputs(block, (1, 12, 13), seed=3), 1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     channels=st.sampled_from([1, 3, 8, 16, 20]),
@@ -115,6 +118,7 @@ def test_any_shape(
     compare(block, inputs(block, sizes, seed), 1e-11)
 
 
+@pytest.mark.slow
 def test_what_memory_held_before_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     block = block_of("heteroscedastic", BlockSettings(variance="features"), seed=10)
 
@@ -132,6 +136,7 @@ def test_what_memory_held_before_does_not_matter(monkeypatch: pytest.MonkeyPatch
     expect("curvature", seen.curvature(weight), expected, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "memory", "planes"),
     [("deterministic", 0, 1), ("homoscedastic", 2, 1), ("heteroscedastic", 0, 1), ("heteroscedastic", 2, 3)],
@@ -141,6 +146,7 @@ def test_the_runner_conforms(kind: str, memory: int, planes: int) -> None:
     check_runner(lambda block: FusedRunner(block, torch.float64), block, tolerance=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "channels"), [("homoscedastic", 20), ("heteroscedastic", 5)])
 def test_what_the_last_layers_see(kind: str, channels: int) -> None:
     """Mean and variance of their output, and the curvature that weighted pixels give their weights."""
@@ -163,6 +169,7 @@ def test_what_the_last_layers_see(kind: str, channels: int) -> None:
         expect("curvature", ours.curvature(weight**2), theirs.curvature(weight**2), 1e-12)
 
 
+@pytest.mark.slow
 def test_features_that_are_all_dead_have_finite_gradients() -> None:
     block = block_of("heteroscedastic", BlockSettings(channels=4), seed=4)
     with torch.no_grad():

@@ -78,6 +78,7 @@ FIDELITIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIDELITIES)
 def test_no_image_nearby_is_better(name: str) -> None:
     """The objective at the solution is the least among many perturbed images, and the gap bounds how far it can fall."""
@@ -98,6 +99,7 @@ def test_no_image_nearby_is_better(name: str) -> None:
     assert float(smoother) > float(least) * (1 - 2e-4)
 
 
+@pytest.mark.slow
 def test_without_weight_it_is_non_negative_least_squares() -> None:
     """As the weight goes to 0, the solution fits the data as well as the exact non-negative solution does."""
     method = tv.build(SMALL, tv.Settings())
@@ -220,6 +222,7 @@ def test_the_rule_follows_noise_and_units() -> None:
     torch.testing.assert_close(*(default_weight(operator, norm(operator), f, sinogram) for f in (poisson, weighted)))
 
 
+@pytest.mark.slow
 def test_better_than_fbp_at_32_views() -> None:
     method = tv.build(case_geometry("sparse-32"), tv.Settings())
     truth = image_source("ellipses", (128, 128), seed=0, split="validation").images(0, 3, 1)

@@ -158,6 +158,7 @@ def test_a_displaced_detector_sees_the_outside_once() -> None:
     assert outside == pytest.approx(0, abs=0.003)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SCANS if not name.startswith("limited")])
 def test_fbp_gives_back_a_disc(name: str) -> None:
     """Value 1 inside and 0 outside, on and off the centre, for full and short scans; the paper's ramp reads too high."""
@@ -204,6 +205,7 @@ def test_a_limited_arc_is_named() -> None:
     assert fbp.build(whole, fbp.Settings())(disc_sinogram(whole, 12, 8, -5)).warning is None
 
 
+@pytest.mark.slow
 def test_the_helsinki_scan_shows_its_segmentation(data_folder: Path) -> None:
     """FBP at 512 x 512 of the measured full scan correlates at least 0.95 with the official segmentation."""
     scan = np.load(data_folder / "sino_htc2022_ta_full.npz")

@@ -83,6 +83,7 @@ def test_several_noise_seeds_give_the_median() -> None:
         benchmark_paper(["fbp"], ["sparse-8"], noise_seeds=0)
 
 
+@pytest.mark.slow
 def test_rows_say_what_a_method_costs(tmp_path: Path) -> None:
     rows = benchmark_paper(
         ["fbp", "bdgd-plus", "lpd"], ["sparse-32", "sparse-64"], images=1, samples=1, noise_seeds=1, out=str(tmp_path)
@@ -137,6 +138,7 @@ def test_figures_are_drawn_once_and_again_for_other_weights(tmp_path: Path, monk
     assert draw("a") == FIGURES
 
 
+@pytest.mark.slow
 def test_learned_methods_side_by_side(tmp_path: Path) -> None:
     models = dict.fromkeys(("dgd", "bdgd-plus"), "bdgd-plus/sparse-32")
     bench = paper_figures.Bench("sparse-32", models, samples=1, seed=0, device=torch.device("cpu"))

@@ -63,6 +63,7 @@ def weights(folder: Path) -> torch.Tensor:
     return torch.cat([block[key].flatten() for block in blocks for key in sorted(block)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["side-by-side", "elbo"])
 def test_two_processes_train_like_one(loss: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments(tmp_path, "one", 2, f"greedy.loss={loss}")) == 0
@@ -77,6 +78,7 @@ def test_two_processes_train_like_one(loss: str, tmp_path: Path, capsys: pytest.
         assert json.loads(a)["loss"] == pytest.approx(json.loads(b)["loss"], rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_started_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slowly = "fit.learning_rate=0.001"  # rounding grows from block to block, the faster the faster they learn
     assert run(arguments(tmp_path, "one", 12, slowly)) == 0
@@ -98,6 +100,7 @@ def test_a_killed_worker_is_started_again(tmp_path: Path, capsys: pytest.Capture
     assert float((one - two).norm() / one.norm()) < 1e-2
 
 
+@pytest.mark.slow
 def test_a_batch_is_shared_evenly(tmp_path: Path) -> None:
     process = torchrun(arguments(tmp_path, "two", 1, "fit.batch=3"))
     _, error = process.communicate(timeout=SECONDS)

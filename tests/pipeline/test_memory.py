@@ -16,7 +16,7 @@ from tests.geometries import small_parallel
 
 SCRIPT = Path(__file__).parent / "train_within_memory.py"
 SCAN = "bins = 95\nviews = 8\nimage_shape = [64, 64]\n"
-NUMBERS = 800 * (7 * 64 * 64 + 8 * 95)  # of the training set in memory
+NUMBERS = 400 * (7 * 64 * 64 + 8 * 95)  # of the training set in memory
 
 
 def trained(folder: Path, memory: float) -> dict:
@@ -35,6 +35,7 @@ def trained(folder: Path, memory: float) -> dict:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as Linux counts it")
 def test_a_training_that_does_not_fit_is_the_same_in_less_memory(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as both:  # each is a process of one thread

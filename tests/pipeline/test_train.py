@@ -317,6 +317,7 @@ def test_an_unfinished_or_foreign_folder_is_named(tmp_path: Path, capsys: pytest
     assert "its weights belong to a geometry" in error
 
 
+@pytest.mark.slow
 def test_a_killed_training_ends_as_if_it_had_not_been(geometry: str, tmp_path: Path) -> None:
     line = [sys.executable, "-m", "tests.pipeline.kill_training", str(tmp_path), geometry, "20"]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=250)
@@ -349,6 +350,7 @@ def test_training_and_test_scans_share_no_noise(geometry: str, tmp_path: Path, m
     assert 0 not in seeds  # the seed of evaluate's test scans
 
 
+@pytest.mark.slow
 def test_a_training_imports_no_compiler(geometry: str, tmp_path: Path) -> None:
     """Neither torch's compiler nor the computer algebra behind it: they take longer to import than a block to train."""
     heavy = ("torch._dynamo", "torch._inductor", "sympy")

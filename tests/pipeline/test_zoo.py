@@ -38,6 +38,7 @@ def test_weights_card_and_manifest_belong_together(model: dict) -> None:
     assert load_model(model["name"]).data_shape[-1] == 183
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model["name"])
 def test_scores_are_those_of_the_card(model: dict) -> None:
     """The Shepp-Logan phantom of the paper's test set, with the samples and the noise of the card."""

@@ -10,7 +10,7 @@ torch.set_num_threads(1)
 from bayescade.data.noise import Noise  # noqa: E402
 from bayescade.pipeline.train import train  # noqa: E402
 
-IMAGES = 800
+IMAGES = 400
 SETTINGS = [
     "fit.batch=16",
     "fit.epochs=1",
@@ -30,7 +30,7 @@ def peak() -> int:
 
 def main(folder: str, geometry: str, memory: str) -> None:
     """A small training for what every training takes, then the one that is measured."""
-    for name, images in (("small", 160), ("large", IMAGES)):
+    for name, images in (("small", 80), ("large", IMAGES)):
         before = peak()
         settings = [*SETTINGS, f"data.images={images}", f"data.memory={memory}"]
         train("bdgd-plus", f"{folder}/{name}", geometry_file=geometry, noise=Noise(), settings=settings, device="cpu")

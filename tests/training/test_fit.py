@@ -204,6 +204,7 @@ def test_the_next_stage_by_the_fused_kernels_is_that_of_the_plain_layers(samplin
     assert not torch.equal(plain, group_of(stage).state[:])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_interpreter")
 def test_the_fused_kernels_train_like_the_plain_layers() -> None:
     plain, fused = (

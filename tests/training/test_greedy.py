@@ -253,6 +253,7 @@ def test_a_lower_rate_is_carried_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert greedy.slowed(training.fitting, 1).learning_rate == training.fitting.learning_rate / 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_interpreter")
 @pytest.mark.parametrize("kind", [heteroscedastic, homoscedastic])
 def test_the_fused_kernels_give_the_same_std(kind: Any) -> None:

@@ -129,6 +129,7 @@ def test_the_loss_of_the_second_block_is_the_integral() -> None:
     assert abs(ours - expected_loss(TWO)) < 4 * error
 
 
+@pytest.mark.slow
 def test_training_finds_the_minimum_of_the_integral() -> None:
     best = minimize(lambda p: expected_loss((p[0], math.exp(p[1]))), [0.0, -1.0], method="Nelder-Mead", tol=1e-6).x
     replicas = 500
