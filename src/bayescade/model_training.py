@@ -16,6 +16,7 @@ from torch import Tensor
 from bayescade import __version__, methods, plugins
 from bayescade.config import load_settings, settings_texts
 from bayescade.errors import Failure, UserError
+from bayescade.physics.linalg import adjoint_error
 from bayescade.physics.problem import InverseProblem
 from bayescade.results import as_data
 from bayescade.seeds import check_seed
@@ -27,6 +28,9 @@ from bayescade.storage.runs import Run
 from bayescade.training.distributed import ALONE, ProcessGroup
 from bayescade.training.sets import Pair, TrainingData
 from bayescade.training.tensorboard import tracker
+
+ADJOINT_ERROR = 1e-3  # relative mismatch above which an adjoint is wrong
+LEAST_VALUE, MOST_VALUE = 0.02, 50.0  # of the largest truth over the scale of the problem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,14 +63,20 @@ def train(
     """
     check_seed(seed)
     chosen_method = trainable_method(method)
+    check_trainable(problem)
+    texts = settings_texts(settings)
+    fixed = [text for text in texts if text.startswith("data.")]
+    if fixed:
+        raise UserError(f"setting {fixed[0]}: the data are given here; leave it out")
     sets = TrainingData(problem, checked(problem, training), checked(problem, validation))
     counts = {"images": len(sets.training[0]), "validation_images": len(sets.validation[0])}
     base = chosen_method.preset("recommended")
     base = dataclasses.replace(base, data=dataclasses.replace(base.data, **counts))
-    chosen = load_settings(chosen_method.Settings, overrides=settings_texts(settings), base=base)
+    chosen = load_settings(chosen_method.Settings, overrides=texts, base=base)
     content = {"name": name, "sha256": content_hash([*sets.training, *sets.validation])}
     stored = {**dataclasses.asdict(chosen), "noise": None, "images": content}
-    request = TrainingRequest(out, chosen_method, chosen, Identity(method, name, None, stored, seed), "recommended")
+    identity = Identity(method, name, None, stored, seed, problem.describe())
+    request = TrainingRequest(out, chosen_method, chosen, identity, "recommended")
     return summary(train_into(request, lambda: sets, problem.device))
 
 
@@ -80,12 +90,40 @@ def trainable_method(name: str) -> ModuleType:
     raise UserError(plugins.unknown("method to train", name, ours))
 
 
+def check_trainable(problem: InverseProblem) -> None:
+    """Raises unless it is a problem in single precision whose adjoint is the transpose of its operator."""
+    if not isinstance(problem, InverseProblem):
+        raise UserError(f"problem: expected an InverseProblem, got {type(problem).__name__}")
+    operator = problem.operator
+    if operator.dtype != torch.float32:
+        raise UserError(f"operator: expected float32 for a training, got {operator.dtype}")
+    generator = torch.Generator().manual_seed(0)
+    x, y = (
+        torch.randn((1, *shape), generator=generator).to(operator.device)
+        for shape in (operator.domain_shape, operator.range_shape)
+    )
+    error = adjoint_error(operator, x, y)
+    if not error < ADJOINT_ERROR:
+        raise UserError(
+            f"operator: expected the adjoint to be the transpose of forward, got a relative mismatch of {error:.1e}; "
+            "see bayescade.testing.check_operator"
+        )
+
+
 def checked(problem: InverseProblem, pair: tuple[Any, Any]) -> Pair:
     """Data and truths on the device of the problem; raises when they do not fit it."""
     data = as_data(pair[0], problem.operator.range_shape, "data")
     truth = as_data(pair[1], problem.operator.domain_shape, "truth")
     if len(data) != len(truth):
-        raise UserError(f"training data: expected as many truths as data, got {len(truth)} and {len(data)}")
+        raise UserError(f"truth: expected as many as data, got {len(truth)} and {len(data)}")
+    least, most = float(truth.min()), float(truth.max())
+    if least < 0:
+        raise UserError(f"truth: expected values of at least 0, which is what methods give, got {least:g}")
+    if not LEAST_VALUE <= most / problem.scale <= MOST_VALUE:
+        raise UserError(
+            f"truth: expected values up to about {problem.scale:g}, the scale of the problem, got {most:g}; "
+            f"use InverseProblem(..., scale={most:.2g})"
+        )
     return data.to(problem.device), truth.to(problem.device)
 
 

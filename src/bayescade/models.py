@@ -39,7 +39,7 @@ def load_model(
         from bayescade.physics.geometry import Geometry
 
         if not isinstance(geometry, Geometry):
-            raise UserError(f"model '{name}' works for any geometry: say which, e.g. case_geometry('sparse-32')")
+            raise UserError(f"model '{name}' works for any geometry: give one, e.g. case_geometry('sparse-32')")
         method = plugins.load(methods, name)
         model: Reconstructor = method.build(geometry, load_settings(method.Settings, overrides=texts), device)
         return model
@@ -49,9 +49,23 @@ def load_model(
         raise UserError(
             f"{folder}: its manifest names the method '{manifest.method}', which has no weights; it is damaged"
         )
+    if problem is not None:
+        check_problem(name, manifest, problem)
     problem = problem or problem_of(name, manifest, geometry, device)
     trained: Reconstructor = method.load(name, problem, manifest, read_blocks(folder, manifest), texts)
     return trained
+
+
+def check_problem(name: str, manifest: Manifest, problem: InverseProblem) -> None:
+    """Raises when a model was trained for something else."""
+    if not isinstance(problem, InverseProblem):
+        raise UserError(f"problem: expected an InverseProblem, got {type(problem).__name__}")
+    if manifest.problem is None:
+        raise UserError(f"model '{name}' is for the scan {manifest.case}: give its geometry, or none, not a problem")
+    now = problem.describe()
+    for key, value in manifest.problem.items():
+        if now.get(key) != value:
+            raise UserError(f"model '{name}' was trained for a problem with {key} {value}, this one has {now.get(key)}")
 
 
 def problem_of(

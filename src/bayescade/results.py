@@ -209,6 +209,7 @@ class Reconstructor(ABC):
 
     name: str
     data_shape: tuple[int, ...]  # of one measurement: (1, views, bins) for a scan
+    data_name: str = "sinogram"  # what messages call it
 
     @property
     def parameters(self) -> int:
@@ -224,7 +225,7 @@ class Reconstructor(ABC):
         index: int = 0,  # of the first image among all that are reconstructed: its random numbers depend on it
     ) -> Reconstruction:
         """The reconstruction of each measurement; methods without random numbers ignore `samples`."""
-        return self.reconstruct(as_data(data, self.data_shape), samples=samples, seed=seed, index=index)
+        return self.reconstruct(as_data(data, self.data_shape, self.data_name), samples=samples, seed=seed, index=index)
 
     @abstractmethod
     def reconstruct(

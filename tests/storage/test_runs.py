@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from bayescade.errors import Failure, UserError
 from bayescade.storage import _format_1
-from bayescade.storage.identity import Identity, differing
+from bayescade.storage.identity import Identity
 from bayescade.storage.lock import locked
 from bayescade.storage.manifest import read_manifest
 from bayescade.storage.packing import pack
@@ -190,13 +190,6 @@ def test_a_problem_that_is_not_a_scan_has_no_geometry(tmp_path: Path) -> None:
     assert (again.case, again.geometry, again.geometry_hash) == ("deblurring", None, None)
     with pytest.raises(UserError, match="another geometry"):
         opened(tmp_path, dataclasses.replace(identity, geometry="{}"))
-
-
-def test_a_setting_that_came_later_does_not_make_another_run() -> None:
-    old, new = {"fit.epochs": 3}, {"fit.epochs": 3, "fit.clip": 0.0}
-    assert differing(old, new, added={}) == ["fit.clip"]
-    assert differing(old, new, added={"fit.clip": 0.0, "greedy.balance": 0.0}) == []
-    assert differing(old, {**new, "fit.clip": 5.0}, added={"fit.clip": 0.0}) == ["fit.clip"]
 
 
 def as_format_1(folder: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from bayescade.devices import no_garbage_collection
+from bayescade.errors import UserError
 
 Result = TypeVar("Result")
 
@@ -41,14 +42,21 @@ class GraphReplay:
     ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Result]:
         static_inputs = tuple(tensor.clone() for tensor in inputs)
         stream = torch.cuda.Stream(static_inputs[0].device)
-        stream.wait_stream(torch.cuda.current_stream())
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
                 run(*static_inputs)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream(stream.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with no_garbage_collection(), torch.cuda.graph(graph, stream=stream):
-            result = run(*static_inputs)
+        try:
+            with no_garbage_collection(), torch.cuda.graph(graph, stream=stream):
+                result = run(*static_inputs)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"setting schedule: expected an operator that a CUDA graph can capture, got: {reason}; "
+                "use inference.schedule=serial"
+            ) from error
         return graph, static_inputs, result
 
 

@@ -69,7 +69,7 @@ class StreamingMoments:
 
     def estimate(
         self,
-        chance: bool = True,  # whether anything was sampled; else one sample is exact
+        sampled: bool = True,  # whether anything was sampled; else one sample is exact
     ) -> Estimate:
         """Mean, aleatoric and epistemic variance, and their standard errors by the delta method.
 
@@ -95,7 +95,7 @@ class StreamingMoments:
             aleatoric=aleatoric,
             epistemic=epistemic,
             samples=n,
-            has_errors=n > 1 or not chance,
+            has_errors=n > 1 or not sampled,
             image_error=(var_a / freedom).sqrt(),
             aleatoric_error=aleatoric_error,
             epistemic_error=epistemic_error,

@@ -109,7 +109,10 @@ class Job:
 
 @final
 class Sampler:
-    """A trained cascade that is sampled many times; the runner of its blocks is chosen once, here."""
+    """A trained cascade that is sampled many times; the runner of its blocks is chosen once, here.
+
+    One call at a time: CUDA graphs share their memory.
+    """
 
     def __init__(self, cascade: Cascade, settings: InferenceSettings):
         self.cascade = cascade
@@ -155,10 +158,10 @@ class Sampler:
             moments.add(part.mean, part.variance, part.aleatoric)
             advance(len(part.mean))
             if self.settings.tolerance and moments.samples % CHECK_EVERY == 0:
-                estimate = moments.estimate(random)
+                estimate = moments.estimate(sampled=random)
                 if estimate.relative_error() <= self.settings.tolerance:
                     return estimate
-        return moments.estimate(random)
+        return moments.estimate(sampled=random)
 
     @torch.no_grad()
     def images(

@@ -20,5 +20,5 @@ def required(method: ModuleType) -> dict[str, str]:
         **names,
         "preset": "preset(name, views, arc_degrees), which gives the settings of that name",
         "train": "train(data, settings, run, seed=, report=, processes=), which fills a run folder",
-        "load": "load(name, problem, manifest, weights, settings), which gives the trained method",
+        "load": "load(name, problem, manifest, weights, overrides), which gives the trained method",
     }

@@ -140,6 +140,7 @@ class TrainedCascade(Reconstructor):
         self.geometry = geometry
         self.warning = warning
         self.data_shape = problem.operator.range_shape
+        self.data_name = "sinogram" if geometry is not None else "data"
         self.sampler = Sampler(self.cascade, settings.inference)
 
     @property
@@ -193,7 +194,7 @@ class TrainedCascade(Reconstructor):
             self.sampler.images(
                 self.problem, part, samples=samples, seed=seed, index=index + first, aleatoric=aleatoric
             )
-            for first, part in self._parts(as_data(data, self.data_shape))
+            for first, part in self._parts(as_data(data, self.data_shape, self.data_name))
         ]
         return torch.cat(images, 1) * self.problem.scale
 

@@ -123,6 +123,7 @@ class TrainedNetwork(Reconstructor):
         self.geometry = geometry
         self.warning = warning
         self.data_shape = problem.operator.range_shape
+        self.data_name = "sinogram" if geometry is not None else "data"
 
     @property
     def parameters(self) -> int:

@@ -5,6 +5,7 @@ from functools import partial
 
 import torch
 
+from bayescade.errors import UserError
 from bayescade.methods import _network
 from bayescade.methods._cascade_settings import DataSettings
 from bayescade.networks.primal_dual import PrimalDual
@@ -46,6 +47,11 @@ def preset(name: str, views: int | None = None, arc_degrees: float = 180.0) -> S
 def build(settings: Settings, problem: InverseProblem, generator: torch.Generator) -> PrimalDual:
     """The network with fresh weights."""
     shape = settings.network
+    data = problem.operator.range_shape
+    if len(data) != 3 or data[0] != 1:
+        raise UserError(
+            f"lpd: expected data of shape (1, rows, columns), which it convolves, got {data}; use bdgd-plus"
+        )
     return PrimalDual(problem, shape.steps, shape.memory, shape.channels, generator)
 
 

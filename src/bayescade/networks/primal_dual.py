@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from bayescade.networks._conv import convolution
+from bayescade.physics.operator import LinearOperator
 from bayescade.physics.problem import InverseProblem
 
 LEVEL = 0.3  # standard deviation of residuals and of their back-projections, as steps see them at the start
@@ -36,13 +37,18 @@ class PrimalDual(nn.Module):
         generator: torch.Generator,
     ):
         super().__init__()
-        self.operator = problem.operator
+        self._problem = (problem,)  # in a tuple: an operator that is a module is not a part of the network
         self.norm, self.scale = problem.norm, problem.scale
         self.memory = memory
         self.dual = nn.ModuleList([step(memory + 2, channels, memory, generator) for _ in range(steps)])
         self.primal = nn.ModuleList([step(memory + 1, channels, memory, generator) for _ in range(steps)])
         self.register_buffer("residual_gain", torch.ones(()))
         self.register_buffer("back_gain", torch.ones(()))
+
+    @property
+    def operator(self) -> LinearOperator:
+        """The operator, as it is."""
+        return self._problem[0].operator
 
     @torch.no_grad()
     def prepare(self, image: Tensor, sinogram: Tensor) -> None:

@@ -9,7 +9,7 @@ from bayescade.data.simulate import Scans, chunks, scan_set
 from bayescade.data.sources import file_source, image_source
 from bayescade.devices import choose_device
 from bayescade.figures.report import REPORT_FILES, write_report
-from bayescade.models import load_model, model_folder, model_scan
+from bayescade.models import geometry_of, load_model, model_folder, model_scan
 from bayescade.physics.geometry import Geometry
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scan_geometry import choose_geometry
@@ -76,7 +76,11 @@ def model_geometry(model: str, case: str | None, geometry_file: str | None) -> t
 def model_noise(model: str) -> Noise:
     """The noise a model was trained with; 1 % for one that was not trained."""
     folder = model_folder(model)
-    return noise_from_json(read_manifest(folder).settings["noise"]) if folder is not None else Noise()
+    if folder is None:
+        return Noise()
+    manifest = read_manifest(folder)
+    geometry_of(model, manifest)  # raises where it was not trained for a scan
+    return noise_from_json(manifest.settings["noise"])
 
 
 def score(

@@ -61,7 +61,8 @@ def train(
 
         def make_data() -> TrainingData:
             count, validation_count = chosen.data.images, chosen.data.validation_images
-            folder = None if fits(geometry, count, chosen.data.memory, torch_device) else Path(out)
+            memory = stored.get("block", {}).get("memory_channels", 0)
+            folder = None if fits(geometry, count, chosen.data.memory, torch_device, memory) else Path(out)
             scanner = Scanner(geometry, noise, torch_device)
             training = scanner.scans(sources[0], split_seed(seed, "train"), count, folder)
             validation = scanner.scans(sources[1], split_seed(seed, "validation"), validation_count)
@@ -111,11 +112,11 @@ def training_sources(
     return image_source("ellipses", shape, seed=seed, split="train", device=device), validation
 
 
-def fits(geometry: Geometry, images: int, gigabytes: float, device: torch.device) -> bool:
-    """Whether sinograms, truths and three stages of images and gradients fit the memory limit."""
+def fits(geometry: Geometry, images: int, gigabytes: float, device: torch.device, memory_channels: int = 0) -> bool:
+    """Whether sinograms, truths and three stages of images, memory and gradients fit the memory limit."""
     pixels, rays = (shape[0] * shape[1] for shape in (geometry.image_shape, geometry.sinogram_shape))
     limit = 1e9 * gigabytes if gigabytes else available_bytes(device) / 2
-    return 4 * images * (7 * pixels + rays) <= limit
+    return 4 * images * ((7 + 3 * memory_channels) * pixels + rays) <= limit
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,11 +25,7 @@ def write_card(
         f"- **Made by** bayescade {manifest.versions['bayescade']}, torch {manifest.versions['torch']}. "
         "Licence: BSD-3-Clause",
         "- **Not for** diagnosis, other geometries or noise levels, or images unlike those it was trained on; "
-        + (
-            "it says nothing about its uncertainty"
-            if last.variance_over_mse is None
-            else "its variances are not calibrated"
-        ),
+        + ("it gives no uncertainty" if last.variance_over_mse is None else "its variances are not calibrated"),
         "",
     ]
     return "\n".join(lines)
@@ -50,7 +46,7 @@ def scan_line(manifest: Manifest, noise: str) -> str:
 def images_of(manifest: Manifest) -> str:
     """The training images in words."""
     settings = manifest.settings
-    kind = "the paper's own training ellipses" if settings["data"]["paper_set"] else "random ellipses"
+    kind = "the paper's own training ellipses" if settings["data"].get("paper_set") else "random ellipses"
     source = f"images of {settings['images']['name']}" if settings["images"] else f"{kind}, values in [0, 1]"
     return f"{settings['data']['images']} {source}"
 
@@ -58,19 +54,20 @@ def images_of(manifest: Manifest) -> str:
 def network_line(manifest: Manifest) -> str:
     """The line about the network."""
     settings = manifest.settings
-    epochs = settings["fit"]["epochs"]
     if "greedy" in settings:
         return (
             f"- **Cascade**: {len(manifest.blocks)} blocks with {settings['block']['channels']} channels, "
-            f"loss {settings['greedy']['loss']}, {epochs} epochs a block"
+            f"loss {settings['greedy']['loss']}, {settings['fit']['epochs']} epochs a block"
         )
-    shape = ", ".join(f"{name} {value}" for name, value in settings["network"].items())
-    return f"- **Network**: {shape}; trained end to end, {epochs} epochs"
+    if "network" in settings:
+        shape = ", ".join(f"{name} {value}" for name, value in settings["network"].items())
+        return f"- **Network**: {shape}; trained end to end, {settings['fit']['epochs']} epochs"
+    return f"- **Method**: {manifest.method}, a plugin"
 
 
 def precision_of(manifest: Manifest) -> str:
     """The precision of the training, also where it was `auto`."""
-    precision = str(manifest.settings["fit"]["precision"])
+    precision = str(manifest.settings.get("fit", {}).get("precision", "auto"))
     if precision != "auto":
         return precision
     return "float32" if manifest.device.startswith("CPU") else "bf16 features, float32 sums and images"
@@ -97,7 +94,9 @@ def variance_lines(manifest: Manifest) -> list[str]:
     settings, last = manifest.settings, manifest.blocks[-1]
     lines = []
     if last.share_at_floor is not None:
-        lines.append(f"- **Variance floor**: {last.share_at_floor:.1%} of the validation pixels are at it")
+        lines.append(
+            f"- **Variance floor**: {last.share_at_floor:.1%} of the validation pixels have the smallest variance"
+        )
     if last.log_std is not None:
         lines.append(
             f"- **Posterior** of the last block: median log standard deviation {last.log_std['start'][0]:.2f} at the "

@@ -13,9 +13,6 @@ from bayescade.storage.weights import is_packed
 BLOCKS = "greedy.blocks"  # the setting that may be larger when a run is resumed
 INFERENCE = "inference"  # the part of the settings that a training does not depend on
 
-# Settings that older runs do not have, with the value that means the behaviour at that time.
-ADDED_SETTINGS: dict[str, Any] = {}
-
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
@@ -26,6 +23,7 @@ class Identity:
     geometry: str | None  # JSON text; None for a problem that is not a scan
     settings: dict[str, Any]  # JSON values
     seed: int
+    problem: dict[str, Any] | None = None  # `InverseProblem.describe`, for a problem that is not a scan
 
     def geometry_hash(self) -> str | None:
         """A short name of the geometry."""
@@ -59,9 +57,8 @@ def is_longer(manifest: Manifest, identity: Identity) -> bool:
     return differing(stored, now) == [BLOCKS] and now[BLOCKS] > stored[BLOCKS]
 
 
-def differing(old: Mapping[str, Any], new: Mapping[str, Any], added: Mapping[str, Any] = ADDED_SETTINGS) -> list[str]:
+def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The settings that differ; how a model is sampled is not part of its training."""
-    old = {**{key: value for key, value in added.items() if key in new}, **old}
     keys = [key for key in {**new, **old} if new.get(key) != old.get(key)]
     return [key for key in keys if not key.startswith(f"{INFERENCE}.")]
 

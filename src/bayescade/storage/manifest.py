@@ -71,6 +71,7 @@ class Manifest:
     status: str  # training or done
     geometry: str | None = None  # JSON text; None for a problem that is not a scan
     geometry_hash: str | None = None  # a short name of the geometry
+    problem: dict[str, Any] | None = None  # for a problem that is not a scan: shapes, units, kinds of its parts
     blocks: tuple[BlockRecord, ...] = ()  # in their order; of a network one
     ended: EndRecord | None = None  # where the cascade ended before its last block
     training_seconds: float | None = None  # of all blocks, once it is done

@@ -57,7 +57,7 @@ def packed_tensors(blocks: Sequence[Tensors], *, half: bool, trainable: bool) ->
         inner = index + 1 < len(blocks)
         needed = {key: value for key, value in block.items() if trainable or is_needed(key, inner)}
         if half:
-            needed = {key: value if stays(key, value) else halved(value) for key, value in needed.items()}
+            needed = {key: value if stays_float32(key, value) else halved(value) for key, value in needed.items()}
         tensors |= numbered(index, needed)
     return tensors
 
@@ -88,6 +88,6 @@ def halved(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float16) if tensor.is_floating_point() else tensor
 
 
-def stays(key: str, tensor: Tensor) -> bool:
+def stays_float32(key: str, tensor: Tensor) -> bool:
     """Whether a tensor stays in float32: scales, optimiser states, and random layers (rounding may exceed their std)."""
-    return tensor.numel() == 1 or "last." in key or key.startswith(WORK)
+    return tensor.numel() == 1 or key.endswith("scale") or "last." in key or key.startswith(WORK)

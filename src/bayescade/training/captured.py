@@ -33,10 +33,10 @@ class Captured:
             return self.compute()
         self.calls += 1
         if self.calls <= EAGER_STEPS:
-            self.stream.wait_stream(torch.cuda.current_stream())
+            self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
             with torch.cuda.stream(self.stream):
                 self.value = self.compute()
-            torch.cuda.current_stream().wait_stream(self.stream)
+            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
             return self.value
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()

@@ -127,6 +127,7 @@ def train_cascade(
 ) -> list[Block]:
     """The blocks; fewer than requested where all attempts at one gained nothing."""
     blocks = list(done)
+    slower = min(slower, MOST_SLOWER)
     before, inputs = None, train
     for index, block in enumerate(blocks):
         before, inputs = inputs, training.after(block, index, inputs)

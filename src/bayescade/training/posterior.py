@@ -34,7 +34,7 @@ FIRST_BYTES = 2**30  # most bytes of their features
 PASSES = 20  # most iterations over these images
 FULL_PASSES = 3  # most iterations over all images
 CONVERGED = 0.05  # change of a log standard deviation at which the iteration stops
-SHORT = 0.5  # the same for iterations over all images
+CONVERGED_ALL = 0.5  # the same for iterations over all images
 DAMPED, UNDAMPED = 0.5, 1.5  # factors of the step length
 
 
@@ -113,7 +113,7 @@ def refit_std(stage: Stage, temperature: float, runner: "Runner") -> None:
         if number == 0:
             for layer, curvature in zip(layers[1:], curvatures[1:], strict=True):
                 curvature.refit(layer, temperature)
-        if iteration.step(curvatures[0].log_std(temperature)) < SHORT:
+        if iteration.step(curvatures[0].log_std(temperature)) < CONVERGED_ALL:
             break
 
 

@@ -9,8 +9,8 @@ from bayescade.training.losses import nll
 from bayescade.training.posterior import median_log_std
 from bayescade.training.stage import Stage, predictions
 
-STILL = 0.1  # change of the log standard deviations below which the posterior has not learned
-FAR_OFF = 4.0  # factor between mean variance and mean squared error at which there is a warning
+LEAST_CHANGE = 0.1  # change of the log standard deviations below which the posterior has not learned
+MOST_RATIO = 4.0  # factor between mean variance and mean squared error at which there is a warning
 COLLAPSED = 0.5  # share of pixels at the variance floor at which there is a warning
 
 
@@ -28,8 +28,8 @@ def describe(
     final = median_log_std(block)
     if final:
         record["log_std"] = {"start": start, "trained": trained, "final": final}
-        if not refitted and abs(final[0] - start[0]) < STILL:
-            warnings.append("the posterior has not moved from its start; epistemic maps say little")
+        if not refitted and abs(final[0] - start[0]) < LEAST_CHANGE:
+            warnings.append("the posterior has not moved from its start; do not trust the epistemic maps")
     if block.variance is not None:
         record |= describe_variance(block, validation, batch, warnings)
     return record
@@ -54,7 +54,7 @@ def describe_variance(block: Block, validation: Stage, batch: int, warnings: lis
     }
     # A single bad image with a large variance can dominate the mean; so the warning needs the median image too.
     both = record["variance_over_mse"], record["variance_over_mse_median"]
-    if all(not 1 / FAR_OFF < ratio < FAR_OFF for ratio in both):
+    if all(not 1 / MOST_RATIO < ratio < MOST_RATIO for ratio in both):
         warnings.append(
             f"the mean variance is {both[0]:.2g} times the mean squared error ({both[1]:.2g} times in the median image)"
         )

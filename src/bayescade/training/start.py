@@ -85,7 +85,8 @@ def rescale(block: Block, stage: Stage) -> None:
     level, stds = stage.mse() ** 0.5, stage.input_std()
     if not (level > 0 and stds[0] > 0):
         raise UserError(
-            "training images: expected images that the first image does not give back exactly; are they all empty?"
+            "training images: expected first images that differ from the truths, got equal ones: there is nothing to learn; "
+            "are all images empty?"
         )
     scales = [INPUT_LEVEL / std if std > 0 else 1.0 for std in stds]  # a constant plane is not scaled
     block.input_scale.copy_(torch.tensor(scales))
