@@ -152,7 +152,7 @@ def train_into(
             processes.wait()
         else:
             processes.wait()
-            run = Run.follow(request.out)
+            run = Run.open_read_only(request.out)
         run.blocks()  # damaged files raise before any work
         processes.wait()
         if run.manifest.status == "done":

@@ -23,7 +23,7 @@ from bayescade.data.simulate import Scans
 from bayescade.errors import UserError
 from bayescade.results import ResultWriter
 from bayescade.storage.arrays import ArrayReader, ArrayWriter
-from bayescade.storage.files import _remains_of, replacing, write_json
+from bayescade.storage.files import _temporary_prefix, replacing, write_json
 
 GEOMETRY = ParallelBeam([0.1, 0.5, 1.0], bins=7, image_shape=(5, 6))
 SUFFIXES = [".h5", ".hdf5", ".npz"]
@@ -186,7 +186,7 @@ def test_a_failure_inside_leaves_the_old_file_and_nothing_else(tmp_path: Path, s
 
 def test_the_remains_of_a_dead_process_are_removed(tmp_path: Path) -> None:
     process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    start = _remains_of(tmp_path / "out.json")
+    start = _temporary_prefix(tmp_path / "out.json")
     remains = tmp_path / f"{start}{process.stdout.strip()}-00.partial"
     remains.write_text("half")
     other = tmp_path / f"{start}{os.getpid()}-00.partial"

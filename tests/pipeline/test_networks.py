@@ -103,7 +103,7 @@ def test_what_cannot_be_is_named(
 def test_nothing_else_can_be_set(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained("unet", geometry, tmp_path / "run")
     assert run(["evaluate", str(tmp_path / "run"), "--images", "1", "--set", "fit.epochs=2"]) == 2
-    assert "what was trained cannot be set any more" in capsys.readouterr().err
+    assert "settings of the training cannot change now" in capsys.readouterr().err
 
 
 def test_weights_of_another_shape_are_named(geometry: str, tmp_path: Path) -> None:

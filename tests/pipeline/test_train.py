@@ -164,7 +164,7 @@ def test_what_was_trained_cannot_be_set_any_more(
     folder = str(tmp_path / "run")
     said(capsys, command("bdgd-plus", geometry, tmp_path / "run"))
     error = said(capsys, ["evaluate", folder, "--images", "2", "--set", "fit.epochs=3"], code=2)
-    assert "what was trained cannot be set any more; there are: inference.sampling" in error
+    assert "settings of the training cannot change now; you can set: inference.sampling" in error
     plain = load_model(folder, settings={"inference.sampling": "activations"})
     assert plain(torch.zeros(1, 1, 6, 15), samples=3).samples == 3
     error = said(capsys, ["evaluate", folder, "--case", "sparse-8", "--images", "2"], code=2)

@@ -251,7 +251,7 @@ def test_a_lower_rate_is_carried_on(monkeypatch: pytest.MonkeyPatch) -> None:
     train_cascade(training, stage_of(), stage_of(2), whole[:3], slower=saved[2]["slower"])
     assert tried == [0, 1, 1, 1, 1, 1]
     train_cascade(training, stage_of(), stage_of(2), whole[:3], slower=9)
-    assert tried[-1] == greedy.MOST_SLOWER
+    assert tried[-1] == greedy.MOST_RATE_CUTS
     assert greedy.slowed(training.fitting, 1).learning_rate == training.fitting.learning_rate / 4
 
 

@@ -104,7 +104,7 @@ class Variance(nn.Module, ABC):
         """The mean of the variance for Gaussian z."""
 
     @abstractmethod
-    def informed(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def variance_and_information(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The variance, and the Fisher information of z, like z."""
 
     @abstractmethod
@@ -116,10 +116,10 @@ class Variance(nn.Module, ABC):
         """Initialises it to about this variance in every pixel."""
 
     @abstractmethod
-    def forget(self, features: Tensor) -> None:
+    def zero_weights_of(self, features: Tensor) -> None:
         """Sets to zero the weights of the selected common features, (c,) booleans, if the body sees them."""
 
-    def seen(self, features: Features) -> Tensor:
+    def network_input(self, features: Features) -> Tensor:
         """The input of the body, (batch, planes, height, width)."""
         if not self.sees_features:
             return features.planes
@@ -128,7 +128,7 @@ class Variance(nn.Module, ABC):
     def last_inputs(self, features: Features) -> Tensor:
         """The input of the last layer, (batch, channels, height, width)."""
         assert self.body is not None
-        h: Tensor = self.body(self.seen(features))
+        h: Tensor = self.body(self.network_input(features))
         return h
 
     def forward(self, features: Features, sampling: Sampling, shared: bool) -> Tensor:
@@ -150,7 +150,7 @@ class Variance(nn.Module, ABC):
         if self.last is None:
             return self.of(None), None
         inputs = PlainInputs(self.last_inputs(features))
-        variance, information = self.informed(inputs.output_mean(self.last))
+        variance, information = self.variance_and_information(inputs.output_mean(self.last))
         return variance, (inputs, information)
 
 

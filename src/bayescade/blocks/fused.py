@@ -125,7 +125,7 @@ class FusedRunner(BlockRunner):
         frame = frame_of(state)
         h = self._variance_features(variance, features, frame)
         inputs = FusedInputs(h, frame, variance.last.weight.shape[1])
-        value, information = variance.informed(inputs.output_mean(variance.last))
+        value, information = variance.variance_and_information(inputs.output_mean(variance.last))
         return value, (inputs, information)
 
     def _weights(self, layer: LastConv, sampling: Sampling, state: State) -> tuple[Tensor, bool]:
@@ -153,7 +153,7 @@ class FusedRunner(BlockRunner):
 class FusedInputs:
     """The input of a last layer for a batch of images, in the layout of the kernels."""
 
-    features: Tensor  # (1, room and positions, in)
+    features: Tensor  # (1, padding and positions, in)
     frame: Frame
     channels: int
 

@@ -58,7 +58,7 @@ class VarianceNet(Variance):
         assert variance is not None
         return self.scale**2 * expectation(lambda z: softplus(z).square(), mean, variance) + self.floor
 
-    def informed(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def variance_and_information(self, z: Tensor) -> tuple[Tensor, Tensor]:
         variance = self.of(z)
         slope = 2 * self.scale**2 * softplus(z) * torch.sigmoid(z) / variance  # of log v
         return variance, slope**2 / 2
@@ -69,6 +69,6 @@ class VarianceNet(Variance):
     def start(self, variance: float) -> None:
         nn.init.constant_(self.last.bias, math.log(math.expm1(math.sqrt(variance) / float(self.scale))))
 
-    def forget(self, features: Tensor) -> None:
+    def zero_weights_of(self, features: Tensor) -> None:
         if self.sees_features:
             self.body.convolutions()[0].weight.data[:, self.planes :][:, features] = 0

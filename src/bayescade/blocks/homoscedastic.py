@@ -34,7 +34,7 @@ class OneVariance(Variance):
     def expected_of(self, mean: Tensor | None, variance: Tensor | None) -> Tensor:
         return self.of(None)
 
-    def informed(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def variance_and_information(self, z: Tensor) -> tuple[Tensor, Tensor]:
         return self.of(None), torch.zeros_like(z)
 
     def rescale(self, level: float) -> None:
@@ -43,5 +43,5 @@ class OneVariance(Variance):
     def start(self, variance: float) -> None:
         nn.init.constant_(self.log_std, math.log(variance) / 2)
 
-    def forget(self, features: Tensor) -> None:
+    def zero_weights_of(self, features: Tensor) -> None:
         pass

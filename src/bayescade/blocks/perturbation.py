@@ -123,7 +123,7 @@ class PerturbationRunner(BlockRunner):
         variance = self.block.variance
         assert variance is not None
         assert variance.body is not None
-        seen = variance.seen(features)
+        seen = variance.network_input(features)
         if self.body is None:
             self.body = PerturbedStack(stack_weights(variance.body), seen, self.dtype)
             return self.body.output

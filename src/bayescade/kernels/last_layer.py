@@ -143,7 +143,7 @@ def _curvature(
 
 
 def last_layer(
-    features: Tensor,  # (1, room and positions, in)
+    features: Tensor,  # (1, padding and positions, in)
     weights: Tensor,  # (samples, 16, in): taps, then zeros
     variances: Tensor | None,  # (samples, 16, in); None = the mean only
     frame: Frame,
@@ -154,7 +154,7 @@ def last_layer(
 
 
 def next_image(
-    features: Tensor,  # (1, room and positions, in)
+    features: Tensor,  # (1, padding and positions, in)
     weights: Tensor,  # (samples, 16, in)
     before: Tensor,  # (images, 1, height, width): the images of the features, in the precision of sums
     scale: Tensor,  # ()
@@ -204,10 +204,10 @@ def _run_last_layer(
 
 
 def last_layer_gradient(
-    features: Tensor,  # (1, room and positions, in), the output of a ReLU
+    features: Tensor,  # (1, padding and positions, in), the output of a ReLU
     weights: Tensor,  # (16, in)
     variances: Tensor,  # (16, in)
-    slopes: Tensor,  # (2, room and positions): with respect to mean and variance
+    slopes: Tensor,  # (2, padding and positions): with respect to mean and variance
     frame: Frame,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients with respect to the features (0 where the ReLU was closed), the weights and the variances."""
@@ -237,7 +237,7 @@ def last_layer_gradient(
 
 
 def curvature(
-    features: Tensor,  # (1, room and positions, in)
+    features: Tensor,  # (1, padding and positions, in)
     weight: Tensor,  # (images, 1, height, width), in the precision of sums
     frame: Frame,
 ) -> Tensor:

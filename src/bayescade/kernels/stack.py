@@ -66,12 +66,15 @@ def last_layout(
 
 
 def run_layers(
-    planes: Tensor,  # (planes, room and positions)
-    extra: Tensor | None,  # (1, room and positions, in): features for the first layer
+    planes: Tensor,  # (planes, padding and positions)
+    extra: Tensor | None,  # (1, padding and positions, in): features for the first layer
     layers: Sequence[Layer],
     frame: Frame,
 ) -> list[Tensor]:
-    """The output of every layer, (parts, room and positions, channels): groups apart where the next layer has as many."""
+    """The output of every layer, (parts, padding and positions, channels).
+
+    Groups are separate parts if the next layer has the same groups.
+    """
     outputs: list[Tensor] = []
     dtype = planes.dtype
     for index, layer in enumerate(layers):
@@ -93,8 +96,8 @@ def run_layers(
 
 
 def stack(
-    planes: Tensor,  # (planes, room and positions), in the precision of the features
-    extra: Tensor | None,  # (1, room and positions, in): features for the first layer, without gradient
+    planes: Tensor,  # (planes, padding and positions), in the precision of the features
+    extra: Tensor | None,  # (1, padding and positions, in): features for the first layer, without gradient
     layers: Sequence[Layer],
     weights: Tensor,  # (16, in): means of the last layer
     variances: Tensor,  # (16, in): their variances

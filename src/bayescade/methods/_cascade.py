@@ -86,7 +86,7 @@ def load(
     for text in overrides:
         if not text.startswith("inference."):
             raise UserError(
-                f"--set {text}: what was trained cannot be set any more; there are: "
+                f"--set {text}: settings of the training cannot change now; you can set: "
                 + ", ".join(f"inference.{field.name}" for field in dataclasses.fields(InferenceSettings))
             )
     chosen = load_settings(Settings, overrides=overrides, base=trained)

@@ -84,9 +84,7 @@ def load(
     if any(part not in stored for part in parts):
         raise UserError(f"{name}: its manifest is damaged: expected the settings {', '.join(parts)}")
     if overrides:
-        raise UserError(
-            f"--set {overrides[0]}: what was trained cannot be set any more, and there is nothing else to set"
-        )
+        raise UserError(f"--set {overrides[0]}: settings of the training cannot change now, and there are no others")
     settings = load_settings(kind, base=settings_from(kind, {part: stored[part] for part in parts}))
     if not weights:
         raise UserError(f"{name}: nothing is trained yet; go on with the same train command")

@@ -86,7 +86,9 @@ def arc_position(geometry: FanBeam) -> NDArray[np.float64]:
 
 
 def parker_weights(geometry: FanBeam) -> NDArray[np.float64]:
-    """w(b, g) of view b from the start of the arc and fan angle g, (views, bins); a line and its twin add up to 1.
+    """w(b, g) of view b from the start of the arc and fan angle g, (views, bins).
+
+    The weights of a line and of the same line from the other side add up to 1.
 
     For an arc of pi + 2 d: sin^2(pi/4 b / (d + g)) at the start, b < 2 (d + g), the same mirrored at the end, and 1 between.
     """
@@ -100,7 +102,9 @@ def parker_weights(geometry: FanBeam) -> NDArray[np.float64]:
 
 
 def shared_weights(geometry: FanBeam) -> NDArray[np.float64]:
-    """m / (m + m of the twin), (views, bins): 1 for a line that is seen once; a line and its twin add up to 1.
+    """m / (m + m of the opposite ray), (views, bins): 1 for a line that is seen once.
+
+    The weights of a line and of the same line from the other side add up to 1.
 
     The twin of (b, g) is (b + pi - 2 g, -g). m is a smooth bump over the arc and over the detector, and 0 outside; on a
     full circle it is a bump over the detector only.

@@ -238,5 +238,5 @@ def check_finite(what: str, array: Any, first: int = 0) -> None:
         position = [int(index) for index in np.argwhere(bad)[0]]
         raise UserError(
             f"{what} has {int(bad.sum())} values that are NaN or infinite or too large, the first in image "
-            f"{first + position[0]} at row {position[-2]}, column {position[-1]}; mend or mask them"
+            f"{first + position[0]} at row {position[-2]}, column {position[-1]}; correct or remove them"
         )

@@ -23,7 +23,7 @@ def replacing(path: Path | str) -> Iterator[Path]:
     check_writable(path)
     path = Path(os.path.realpath(path))
     _remove_remains(path)
-    partial = path.with_name(f"{_remains_of(path)}{os.getpid()}-{secrets.token_hex(4)}.partial")
+    partial = path.with_name(f"{_temporary_prefix(path)}{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
         partial.touch()
     except OSError as error:
@@ -84,7 +84,7 @@ def check_folder(path: Path | str, *names: str) -> None:
             check_writable(Path(path) / name)
 
 
-def _remains_of(path: Path) -> str:
+def _temporary_prefix(path: Path) -> str:
     """The prefix of the temporary names of `path` on this host."""
     name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:10]
     host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
@@ -92,7 +92,7 @@ def _remains_of(path: Path) -> str:
 
 
 def _remove_remains(path: Path) -> None:
-    start = _remains_of(path)
+    start = _temporary_prefix(path)
     for other in os.listdir(path.parent):
         if other.startswith(start) and other.endswith(".partial"):
             process = other.removeprefix(start).split("-")[0]

@@ -44,7 +44,7 @@ class Run:
         self.writes = writes  # one process of several writes, the others do not
 
     @classmethod
-    def follow(cls, path: Path | str) -> Self:
+    def open_read_only(cls, path: Path | str) -> Self:
         """The run in that folder as another process writes it: nothing is written here."""
         return cls(Path(path), read_manifest(path), writes=False)
 

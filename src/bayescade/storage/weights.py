@@ -70,7 +70,7 @@ def read_tensors(path: Path, digest: str) -> Tensors:
     except OSError as error:
         raise UserError(f"{path}: cannot read the weights ({error.strerror}); {REMEDY}") from None
     if hashlib.sha256(content).hexdigest() != digest:
-        raise UserError(f"{path}: damaged or foreign: its content is not what the manifest says; {REMEDY}")
+        raise UserError(f"{path}: damaged, or from another run: its content is not what the manifest says; {REMEDY}")
     try:
         tensors: Tensors = load_tensors(content)
     except SafetensorError as error:

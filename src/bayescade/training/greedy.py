@@ -26,8 +26,8 @@ from bayescade.training.runner import TrainingRunner, training_runner
 from bayescade.training.stage import SAMPLINGS, Stage, next_stage, next_states
 from bayescade.training.start import STARTS, start_block
 
-SLOWER = 4  # learning rate of an attempt over that of the next
-MOST_SLOWER = 3  # most times that the first learning rate of a block is lowered
+RATE_FACTOR = 4  # learning rate of an attempt over that of the next
+MOST_RATE_CUTS = 3  # most times that the first learning rate of a block is lowered
 LEAST_GAIN = 0.05  # dB on the validation images: a block that gains less has failed
 
 
@@ -127,7 +127,7 @@ def train_cascade(
 ) -> list[Block]:
     """The blocks; fewer than requested where all attempts at one gained nothing."""
     blocks = list(done)
-    slower = min(slower, MOST_SLOWER)
+    slower = min(slower, MOST_RATE_CUTS)
     before, inputs = None, train
     for index, block in enumerate(blocks):
         before, inputs = inputs, training.after(block, index, inputs)
@@ -141,7 +141,7 @@ def train_cascade(
             if trained.block is None:
                 training.end(trained.record)
                 break
-            slower = min(int(trained.record["slower"]), MOST_SLOWER)
+            slower = min(int(trained.record["slower"]), MOST_RATE_CUTS)
             training.save(index, trained.block, trained.record)
             blocks.append(trained.block)
             before, inputs = inputs, training.after(trained.block, index, inputs)
@@ -232,6 +232,6 @@ def try_block(training: Training, task: Task, attempt: int, advance: Advance) ->
 
 def slowed(fitting: FitSettings, times: int) -> FitSettings:
     """The settings with the learning rate lowered so many times."""
-    rate = fitting.learning_rate / SLOWER**times
+    rate = fitting.learning_rate / RATE_FACTOR**times
     final = min(fitting.final_learning_rate, rate)
     return dataclasses.replace(fitting, learning_rate=rate, final_learning_rate=final)

@@ -6,9 +6,10 @@ before the ReLU, F is the normal distribution function. The nearest Gaussian wit
 
     1 / variance_d = 1 + sum_i w_i h_id^2 F(m_i / s_i) / temperature,
 
-exactly where the truth is 0 (most closed pixels), else in the Gauss-Newton approximation. The variances are on both sides, in
-s_i: this is solved by fixed-point iteration. A pixel that is closed with mean weights counts if samples would open it.
-Otherwise a weight with closed pixels only would have the variance of the prior, and its samples would add noise.
+exactly where the truth is 0 (most closed pixels), else in the Gauss-Newton approximation. Both sides depend on the variances,
+the right one through s_i: the equation is solved by fixed-point iteration. A pixel that is closed with mean weights counts if
+samples would open it. Otherwise a weight with closed pixels only would have the variance of the prior, and its samples would
+add noise.
 """
 
 import dataclasses

@@ -61,7 +61,7 @@ def revive(block: Block, fresh: dict[str, Tensor], stage: Stage, least: float = 
     _, dead = revive_stack(trunk.common, "trunk.common", fresh, torch.cat([image, other], 1), least)
     block.last.weight[:, dead] = 0
     if block.variance is not None:
-        block.variance.forget(dead)
+        block.variance.zero_weights_of(dead)
 
 
 def revive_stack(
