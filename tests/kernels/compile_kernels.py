@@ -26,6 +26,7 @@ TYPES = {
     "*fp64": (torch.float64, {"PRECISION": "ieee", "SUM": tl.float64}),
 }
 COMMON = {"HEIGHT": 128, "WIDTH": 128, "TILES": 31}
+LAST = ("weights", "variances", "pixel_weights")
 SINGLE = ("bias", "partial", "partial_bias", "before", "scale", "mean_out", "variance_out", "image")
 WHOLE = (
     "first",
@@ -48,7 +49,11 @@ def usage(kernel: Any, launch: Launch, constants: dict[str, Any], kind: str = "*
     sums = "*fp64" if kind == "*fp64" else "*fp32"
     known = {**COMMON, **numbers, **constants, "BLOCK": launch.block}
     known = {name: value for name, value in known.items() if name in kernel.arg_names}
-    single = (*SINGLE, "weights", "variances") if kernel in (last_layer._last_layer, last_layer._curvature) else SINGLE
+    single = (
+        (*SINGLE, "weights", "variances", "pixel_weights")
+        if kernel in (last_layer._last_layer, last_layer._curvature)
+        else SINGLE
+    )
     types = {name: "i32" if name in WHOLE else sums if name in single else kind for name in kernel.arg_names}
     types |= dict.fromkeys(known, "constexpr")
     indices = {(kernel.arg_names.index(name),): value for name, value in known.items()}

@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from bayescade.cli import run
+from bayescade.errors import UserError
 from bayescade.storage.manifest import read_manifest
 from bayescade.storage.weights import read_blocks
+from bayescade.training.distributed import ProcessGroup
 from tests.pipeline.tiny import GEOMETRY, LONGER
 
 SECONDS = 120
@@ -100,9 +102,8 @@ def test_a_killed_worker_is_started_again(tmp_path: Path, capsys: pytest.Capture
     assert float((one - two).norm() / one.norm()) < 1e-2
 
 
-@pytest.mark.slow
-def test_a_batch_is_shared_evenly(tmp_path: Path) -> None:
-    process = torchrun(arguments(tmp_path, "two", 1, "fit.batch=3"))
-    _, error = process.communicate(timeout=SECONDS)
-    assert process.returncode != 0
-    assert "expected a multiple of the 2 processes, got 3" in error
+def test_a_batch_is_shared_evenly() -> None:
+    parts = [ProcessGroup(rank, 2).part(6) for rank in (0, 1)]
+    assert parts == [slice(0, 3), slice(3, 6)]
+    with pytest.raises(UserError, match="expected a multiple of the 2 processes, got 3"):
+        ProcessGroup(0, 2).part(3)

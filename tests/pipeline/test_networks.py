@@ -38,7 +38,7 @@ def test_train_pack_reconstruct(method: str, geometry: str, tmp_path: Path, caps
     line = ["train", method, "--geometry", geometry, "--out", str(folder), *settings, "--device", "cpu", "--json"]
     assert run(line) == 0
     assert json.loads(capsys.readouterr().out)["validation_psnr"] > 5
-    assert "it says nothing about its uncertainty" in (folder / "card.md").read_text()
+    assert "it gives no uncertainty" in (folder / "card.md").read_text()
     assert len(list(folder.glob("*.safetensors"))) == 1
     assert run(["pack", str(folder), "--out", str(packed), "--half"]) == 0
     (tensors,) = read_blocks(packed, read_manifest(packed))
@@ -111,6 +111,6 @@ def test_weights_of_another_shape_are_named(geometry: str, tmp_path: Path) -> No
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     manifest["settings"]["network"]["channels"] = 5
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(Exception, match="do not fit their settings"):
+    with pytest.raises(Exception, match="do not match their settings"):
         load_model(str(tmp_path / "run"))
     assert torch.get_default_dtype() == torch.float32

@@ -231,7 +231,7 @@ def test_images_of_several_problems_and_shapes_are_trained_on_together() -> None
         assert torch.equal(first.truth[some], truth)
         assert torch.allclose(first.state[some], problem.initial(y), atol=1e-6)
         assert torch.allclose(first.inputs[some], problem.gradient(problem.initial(y), y), atol=1e-5)
-    batches = stage.batches(4, torch.Generator().manual_seed(0))
+    batches = stage.shuffled_batches(4, torch.Generator().manual_seed(0))
     assert sorted(number for number, _ in batches) == [0, 0, 1]
     block = block_of()
     start_block(block, None, stage, "warm")

@@ -1,4 +1,4 @@
-"""Four disjoint splits by seed: images for training, choices, calibration and reported scores are never the same."""
+"""Four disjoint splits, each with its own seed: train, validation (for choices), calibration, test (scores)."""
 
 from bayescade.errors import UserError
 from bayescade.seeds import check_seed, derived_seed

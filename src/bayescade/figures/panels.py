@@ -108,5 +108,5 @@ def _limits(panels: list[Panel]) -> dict[Scale, tuple[float, float]]:
 
 def _extent(image: np.ndarray, geometry: str | None) -> tuple[float, float, float, float]:
     pixel = json.loads(geometry)["pixel_size"] if geometry is not None else 1.0
-    height, width = (size * pixel / 2 for size in image.shape)
-    return (-height, height, -width, width)
+    half_x, half_y = (size * pixel / 2 for size in image.shape)
+    return (-half_x, half_x, -half_y, half_y)

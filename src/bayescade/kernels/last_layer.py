@@ -1,8 +1,9 @@
 """The last convolution of a block, to one channel: its mean and its variance in one pass, and both gradients in another.
 
 mean[p] = sum over taps and channels of w h[p + tap],  variance[p] = sum of v h[p + tap]^2, with w the means of the weights and
-v their variances. Backward, the nine neighbours of a slope make the columns of one small matrix product (`convolution`), and so
-do those of a pixel's precision a[p] in the curvature of the weights, the sum over pixels of a[p] h[p + tap]^2.
+v their variances. Backward, the gradients at nine neighbours (`slopes`) are the columns of a matrix, so one small product is
+enough (`convolution`). The curvature of the weights, the sum over pixels of a[p] h[p + tap]^2, works alike, with a[p] for the
+gradients.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def _last_layer(
     bias,
     mean_out,
     variance_out,
-    per,  # positions of a sample
-    pixels,  # of a sample
+    per,  # positions per sample
+    pixels,  # per sample
     IN: tl.constexpr,
     SHARED: tl.constexpr,  # all samples have the same features
     VARIANCE: tl.constexpr,
@@ -61,8 +62,8 @@ def _last_layer(
     local_pixel = ((row // (HEIGHT + 1)) * HEIGHT + row % (HEIGHT + 1)) * WIDTH + column  # in this sample
     pixel = sample.to(tl.int64) * pixels + local_pixel
     if IMAGE:
-        near = before + (local_pixel if SHARED else pixel)
-        mean = tl.load(near, mask=inside, other=0.0) + tl.load(scale) * (mean + tl.load(bias))
+        old_image = before + (local_pixel if SHARED else pixel)
+        mean = tl.load(old_image, mask=inside, other=0.0) + tl.load(scale) * (mean + tl.load(bias))
         mean = tl.maximum(mean, 0.0)
     tl.store(mean_out + pixel, mean, mask=inside)
     if VARIANCE:
@@ -80,13 +81,13 @@ def _last_layer_gradient(
     plane_size,
     positions,
     IN: tl.constexpr,
-    TILES: tl.constexpr,  # of a run
+    TILES: tl.constexpr,  # per run
     PRECISION: tl.constexpr,
     SUM: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program works on a run of positions: their slopes are stored, those of the weights summed."""
+    """A program works on a run of positions: it stores the gradients of features and sums those of weights."""
     run = tl.program_id(0)
     into = tl.arange(0, IN)
     tap = tl.arange(0, 16)
@@ -117,17 +118,17 @@ def _last_layer_gradient(
 @jit
 def _curvature(
     features,
-    weights,  # a plane
+    pixel_weights,  # a plane: a[p]
     partial,
     positions,
     IN: tl.constexpr,
-    TILES: tl.constexpr,  # of a run
+    TILES: tl.constexpr,  # per run
     PRECISION: tl.constexpr,
     SUM: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program sums weights[p] h[p + tap]^2 over a run of positions p + tap, so the taps come in the opposite order."""
+    """A program sums a[p] h[q]^2 over a run of positions q = p + tap; so p = q - tap: the taps are in reverse order."""
     run = tl.program_id(0)
     into = tl.arange(0, IN)
     local = tl.arange(0, BLOCK)
@@ -136,7 +137,7 @@ def _curvature(
         begin = (run * TILES + tile).to(tl.int64) * BLOCK
         there = (begin + local < positions)[:, None]
         value = tl.load(features + begin * IN + local[:, None] * IN + into[None, :], there, 0.0).to(SUM)
-        near = _plane_taps(weights + tl.minimum(begin, positions), local, WIDTH)
+        near = _plane_taps(pixel_weights + tl.minimum(begin, positions), local, WIDTH)
         total += tl.dot(tl.trans(near), value * value, input_precision=PRECISION, out_dtype=SUM)
     tap = tl.arange(0, 16)
     tl.store(partial + (run * 16 + tap[:, None]) * IN + into[None, :], total)
@@ -147,16 +148,16 @@ def last_layer(
     weights: Tensor,  # (samples, 16, in): taps, then zeros
     variances: Tensor | None,  # (samples, 16, in); None = the mean only
     frame: Frame,
-    shared: bool,  # all samples have the same features; else the images have samples in front
+    shared: bool,  # all samples have the same features; else the images are ordered by sample
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the output, (samples * pixels,) each, in the precision of sums; without bias."""
+    """Mean and variance of the output, (samples * pixels,) each, in the type of sums; without bias."""
     return _run_last_layer(features, weights, variances, None, frame, shared)
 
 
 def next_image(
     features: Tensor,  # (1, padding and positions, in)
     weights: Tensor,  # (samples, 16, in)
-    before: Tensor,  # (images, 1, height, width): the images of the features, in the precision of sums
+    before: Tensor,  # (images, 1, height, width): the images of the features, in the type of sums
     scale: Tensor,  # ()
     bias: Tensor,  # (1,)
     frame: Frame,
@@ -210,7 +211,7 @@ def last_layer_gradient(
     slopes: Tensor,  # (2, padding and positions): with respect to mean and variance
     frame: Frame,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients with respect to the features (0 where the ReLU was closed), the weights and the variances."""
+    """Gradients with respect to the features (0 where the ReLU gave 0), the weights and the variances."""
     into = features.shape[2]
     of_features = torch.empty_like(features)
     launch = LAST_LAYER_GRADIENT.fitted(features)
@@ -218,8 +219,8 @@ def last_layer_gradient(
     partial = features.new_empty((runs, 2, PLANE_TAPS, into), dtype=sum_type(features))
     _last_layer_gradient[(runs,)](
         features[:, frame.guard :],
-        _turned(weights, features.dtype),
-        _turned(variances, features.dtype),
+        _reversed_taps(weights, features.dtype),
+        _reversed_taps(variances, features.dtype),
         slopes[:, frame.guard :],
         of_features[:, frame.guard :],
         partial,
@@ -233,22 +234,22 @@ def last_layer_gradient(
         **launch.options(),
     )
     of_weights, of_variances = partial.sum(0).unbind(0)
-    return of_features, _turned(of_weights, of_weights.dtype), _turned(of_variances, of_variances.dtype)
+    return of_features, _reversed_taps(of_weights, of_weights.dtype), _reversed_taps(of_variances, of_variances.dtype)
 
 
 def curvature(
     features: Tensor,  # (1, padding and positions, in)
-    weight: Tensor,  # (images, 1, height, width), in the precision of sums
+    pixel_weights: Tensor,  # (images, 1, height, width), in the type of sums: a[p]
     frame: Frame,
 ) -> Tensor:
-    """The sum over pixels of weight[p] h[p + tap]^2, (16, in) in float64."""
+    """The sum over pixels of a[p] h[p + tap]^2, (16, in) in float64."""
     into = features.shape[2]
     launch = LAST_LAYER_GRADIENT.fitted(features)
     runs, tiles = launch.cover(frame.positions)
     partial = features.new_empty((runs, PLANE_TAPS, into), dtype=sum_type(features))
     _curvature[(runs,)](
         features[:, frame.guard :],
-        frame.planes([weight], partial.dtype, [None])[:, frame.guard :],
+        frame.planes([pixel_weights], partial.dtype, [None])[:, frame.guard :],
         partial,
         frame.positions,
         IN=into,
@@ -258,11 +259,11 @@ def curvature(
         WIDTH=frame.width,
         **launch.options(),
     )
-    return _turned(partial.double().sum(0), torch.float64)
+    return _reversed_taps(partial.double().sum(0), torch.float64)
 
 
-def _turned(taps: Tensor, dtype: torch.dtype) -> Tensor:
-    """Taps in the opposite order: a slope reaches the pixels that its pixel was computed from."""
-    turned = torch.zeros_like(taps, dtype=dtype)
-    turned[:9] = taps[:9].flip(0)
-    return turned
+def _reversed_taps(taps: Tensor, dtype: torch.dtype) -> Tensor:
+    """Taps in reverse order: the gradient at p goes back to all p + tap that p was computed from."""
+    result = torch.zeros_like(taps, dtype=dtype)
+    result[:9] = taps[:9].flip(0)
+    return result

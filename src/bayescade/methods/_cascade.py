@@ -82,7 +82,7 @@ def load(
         )
     trained = settings_from(Settings, {part: stored[part] for part in parts})
     if not weights:
-        raise UserError(f"{name}: no block is trained yet; go on with the same train command")
+        raise UserError(f"{name}: no block is trained yet; run the same train command again")
     for text in overrides:
         if not text.startswith("inference."):
             raise UserError(
@@ -115,7 +115,7 @@ def load_block(
     try:
         block.load_state_dict({**fresh, **{key: value.float() for key, value in tensors.items()}})
     except RuntimeError as error:
-        raise UserError(f"the weights do not fit their settings: {' '.join(str(error).split()):.200}") from None
+        raise UserError(f"the weights do not match their settings: {' '.join(str(error).split()):.200}") from None
     return block
 
 

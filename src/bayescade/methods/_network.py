@@ -26,7 +26,7 @@ from bayescade.training.stage import batches
 Build = Callable[[Any, InverseProblem, torch.Generator], nn.Module]  # (settings, problem, generator) -> network
 
 AT_ONCE = 16  # images reconstructed at once
-PREPARED = 64  # training images that determine the scales
+SCALE_IMAGES = 64  # training images that determine the scales
 
 
 def check_preset(name: str) -> None:
@@ -52,7 +52,7 @@ def train(
     saved = run.blocks()
     training = examples(problem, data.training, settings.fit.batch)
     if not saved:
-        network.prepare(training.first[:PREPARED], training.data[:PREPARED])  # type: ignore[operator]
+        network.prepare(training.first[:SCALE_IMAGES], training.data[:SCALE_IMAGES])  # type: ignore[operator]
     before = (saved[-1], dataclasses.asdict(run.manifest.blocks[-1])) if saved else None
     job = NetworkTraining(settings.fit, seed, before, run.save_network, report, processes)
     train_network(network, training, examples(problem, data.validation, settings.fit.batch), job)
@@ -71,7 +71,7 @@ def examples(problem: InverseProblem, pair: Pair, batch: int) -> Examples:
 
 def load(
     build: Build,
-    kind: type[Any],  # of settings
+    kind: type[Any],  # class of the settings
     name: str,
     problem: InverseProblem,
     manifest: Manifest,
@@ -87,13 +87,13 @@ def load(
         raise UserError(f"--set {overrides[0]}: settings of the training cannot change now, and there are no others")
     settings = load_settings(kind, base=settings_from(kind, {part: stored[part] for part in parts}))
     if not weights:
-        raise UserError(f"{name}: nothing is trained yet; go on with the same train command")
+        raise UserError(f"{name}: nothing is trained yet; run the same train command again")
     network = build(settings, problem, torch.Generator())
     tensors = {key: value.float() for key, value in weights[-1].items() if not key.startswith(WORK)}
     try:
         network.load_state_dict(tensors)
     except RuntimeError as error:
-        raise UserError(f"the weights do not fit their settings: {' '.join(str(error).split()):.200}") from None
+        raise UserError(f"the weights do not match their settings: {' '.join(str(error).split()):.200}") from None
     warning = None
     if manifest.status != "done":
         rounds = manifest.blocks[-1].rounds

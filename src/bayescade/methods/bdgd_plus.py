@@ -5,7 +5,7 @@ from functools import partial
 from bayescade.blocks import heteroscedastic
 from bayescade.methods import _cascade, _cascade_settings
 
-ANY_GEOMETRY = False  # weights belong to a scan or another problem
+ANY_GEOMETRY = False  # weights are valid only for the problem of the training
 
 Settings = _cascade_settings.Settings
 preset = _cascade_settings.preset

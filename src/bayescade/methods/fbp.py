@@ -19,7 +19,7 @@ from bayescade.results import Reconstruction, Reconstructor
 
 Apply = Callable[[Tensor], Tensor]  # sinogram -> image
 
-ANY_GEOMETRY = True  # a model for any geometry, without weights
+ANY_GEOMETRY = True  # works for any geometry; nothing is trained
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from bayescade.physics.problem import InverseProblem
 from bayescade.training.end_to_end import EndToEndSettings
 from bayescade.training.optimiser import check_whole
 
-ANY_GEOMETRY = False  # weights belong to a scan or another problem
+ANY_GEOMETRY = False  # weights are valid only for the problem of the training
 
 
 @dataclasses.dataclass(frozen=True)

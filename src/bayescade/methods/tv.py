@@ -2,10 +2,10 @@
 
     minimise  D(y, A x) / (h ||A||^2) + w TV(x)   over images x >= 0,
 
-D the data fidelity, h its mean curvature (1 for least squares), TV the isotropic total variation in units of a pixel, the
-mean over the four corners of a pixel (`finite_differences`). With this scaling the weight w means the same for every scanner.
+D is the data fidelity and h its mean curvature (1 for least squares). TV is the isotropic total variation for pixel size 1: the
+mean over four gradients, one per corner of a pixel (`finite_differences`). So the weight w means the same for every scanner.
 Solved by the algorithm of Chambolle and Pock (2011) with over-relaxation (Condat 2013), and stopped when the duality gap over
-the box 0 <= x <= 2 max x is a small part of the objective: then no image in that box is better by more than the gap.
+the box 0 <= z <= 2 max x is a small part of the objective: then no image z in that box is better by more than the gap.
 """
 
 import dataclasses
@@ -40,11 +40,11 @@ from bayescade.progress import progress
 from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction, Reconstructor
 
-ANY_GEOMETRY = True  # a model for any geometry, without weights
+ANY_GEOMETRY = True  # works for any geometry; nothing is trained
 
 CHECK_EVERY = 50  # iterations between checks of the gap
 RELAXATION = 1.9
-# Primal over dual step in units of (size of the image) / (weight): any positive value converges, this one fast.
+# Primal step / dual step, in units of (RMS of the image) / weight: any positive value converges, this one fast.
 BALANCE = 0.2
 
 
@@ -56,7 +56,7 @@ class Settings:
     constant: float = 0.0  # c; 0 = the one chosen for the geometry
     fidelity: str = "least-squares"  # least-squares, weighted (by photon statistics) or poisson
     photons: float = 1e5  # per bin without an object; for weighted and poisson
-    attenuation: float = 0.02  # of an image value of 1 over a length of 1; for weighted and poisson
+    attenuation: float = 0.02  # per unit length, where the image is 1; for weighted and poisson
     tolerance: float = 1e-3  # relative duality gap at which an image is done
     iterations: int = 10000  # most iterations
 
@@ -111,9 +111,9 @@ class TV(Reconstructor):
             tolerance=self.settings.tolerance,
             iterations=self.settings.iterations,
         )
-        late = len(gap) - int((gap <= self.settings.tolerance).sum())
+        unconverged = len(gap) - int((gap <= self.settings.tolerance).sum())
         warning = (
-            f"{late} of {len(image)} images did not converge in {self.settings.iterations} iterations: relative duality "
+            f"{unconverged} of {len(image)} images did not converge in {self.settings.iterations} iterations: relative duality "
             f"gap up to {float(gap.max()):.1e}, wanted {self.settings.tolerance:g}"
         )
         return Reconstruction(
@@ -122,7 +122,7 @@ class TV(Reconstructor):
             geometry=self.operator.geometry.to_json(),
             seed=seed,
             settings=json.dumps(dataclasses.asdict(self.settings)),
-            warning=warning if late else None,
+            warning=warning if unconverged else None,
         )
 
     def _fidelity(self, sinogram: Tensor) -> Fidelity:
@@ -133,7 +133,7 @@ class TV(Reconstructor):
 
 
 def batch_last(tensor: Tensor) -> Tensor:
-    """The same values, the batch next to each other in memory: the layout in which the stored projector works."""
+    """The same values with the batch as the fastest dimension in memory, as the stored projector needs."""
     return tensor.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2)
 
 
@@ -157,7 +157,7 @@ def solve(
     gaps = torch.full((len(sinogram),), torch.inf, dtype=sinogram.dtype, device=sinogram.device)
     active = torch.arange(len(sinogram), device=sinogram.device)
     point = first_point(problem)
-    with progress("total variation, at most", iterations) as advance:
+    with progress("total variation (maximum iterations)", iterations) as advance:
         for iteration in range(1, iterations + 1):
             new_point = step(problem, point)
             point = point.relaxed(new_point)
@@ -176,7 +176,7 @@ def solve(
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Data and steps of a batch; everything that belongs to an image has the batch in front."""
+    """Data and steps of a batch; the first dimension of each tensor is the batch."""
 
     operator: RayTransform
     norm: float
@@ -186,17 +186,17 @@ class Problem:
     curvature: Tensor  # (batch, 1, 1, 1) mean curvature h of the fidelity
     start: Tensor  # FBP, clipped at 0
     primal_step: Tensor  # (batch, 1, 1, 1)
-    dual_step: Tensor  # (batch, 1, 1, 1), for the data; the gradients' is dual_step / 32
+    dual_step: Tensor  # (batch, 1, 1, 1), for the data; for the gradients: dual_step / 32
 
     @classmethod
     def of(
         cls, operator: RayTransform, operator_norm: float, fidelity: Fidelity, sinogram: Tensor, weight: Tensor
     ) -> "Problem":
-        """Steps t and s with t s (1 + 1) = 1, for ||A / norm|| = 1 and ||gradients||^2 / 32 = 1, and t / s in balance."""
+        """Primal step t, dual step s: 2 t s = 0.999, as ||A / norm|| = ||gradients||^2 / 32 = 1; t / s from BALANCE."""
         start = operator.fbp(sinogram, ramp="shifted").clamp_min(0)
         back = operator.adjoint(sinogram) / operator_norm**2  # used where FBP is nowhere positive
-        size = torch.maximum(_size(start), 0.01 * _size(back)).clamp_min(1e-12)
-        ratio = BALANCE * size / weight
+        level = torch.maximum(_rms(start), 0.01 * _rms(back)).clamp_min(1e-12)
+        ratio = BALANCE * level / weight
         dual_step = (1 / (2 * ratio)).sqrt()
         curvature = fidelity.curvature(sinogram).mean((1, 2, 3), keepdim=True)
         return cls(
@@ -231,7 +231,7 @@ class Point:
     """An image and its duals."""
 
     image: Tensor
-    data: Tensor  # dual of the data, in units of the norm
+    data: Tensor  # dual variable of A x / norm
     corners: Corners  # dual of the gradients
 
     def select(self, selected: Tensor) -> "Point":
@@ -266,43 +266,44 @@ def step(problem: Problem, now: Point) -> Point:
     """One iteration, without relaxation: a feasible point, image >= 0 and |corner| <= weight / 4."""
     slope = problem.adjoint(now.data) + corner_gradients_adjoint(now.corners)
     image = (now.image - problem.primal_step * slope).clamp_min(0)
-    ahead = 2 * image - now.image
+    extrapolated = 2 * image - now.image
 
-    data = prox_data(problem, now.data + problem.dual_step * problem.forward(ahead))
+    data = prox_data(problem, now.data + problem.dual_step * problem.forward(extrapolated))
     corner_step = problem.dual_step / CORNERS_NORM_SQUARED
     bound = problem.weight / CORNERS
     a, b, c, d = (
         project(old[0] + corner_step * new[0], old[1] + corner_step * new[1], bound)
-        for old, new in zip(now.corners, corner_gradients(ahead), strict=True)
+        for old, new in zip(now.corners, corner_gradients(extrapolated), strict=True)
     )
     return Point(image, data, (a, b, c, d))
 
 
-def _size(x: Tensor) -> Tensor:
+def _rms(x: Tensor) -> Tensor:
     return x.square().mean((1, 2, 3), keepdim=True).sqrt()
 
 
 def project(down: Tensor, right: Tensor, bound: Tensor) -> Pair:
-    """The projection onto vectors of at most that length."""
+    """Projects the vectors (down, right) onto length <= bound."""
     shrink = bound / torch.maximum(magnitude((down, right)), bound)
     return down * shrink, right * shrink
 
 
 def prox_data(problem: Problem, dual: Tensor) -> Tensor:
-    """The proximal map of the conjugate of D(y, norm z) / (h norm^2), by that of D."""
+    """The proximal map of the conjugate of D(y, norm z) / (h norm^2), computed from that of D."""
     unit = 1 / (problem.curvature * problem.norm)
     return unit * problem.fidelity.prox_conjugate(problem.sinogram, dual / unit, problem.dual_step * problem.curvature)
 
 
 def relative_gap(problem: Problem, point: Point) -> Tensor:
-    """The gap between the objective and its dual over the box 0 <= x <= 2 max x, relative to the objective, (batch,).
+    """The gap between the objective and its dual over the box 0 <= z <= 2 max x, relative to the objective, (batch,).
 
-    primal = D(y, A x) / (h norm^2) + w TV(x),  dual = -D*(p') / (h norm^2) - 2 max x sum max(0, -(A'p / norm + grad'q)).
+    primal = D(y, A x) / (h norm^2) + w TV(x),  dual = -D*(h norm p) / (h norm^2) - 2 max x sum max(0, -s),
+    s = A^T p / norm + grad^T q, with p = point.data and q = point.corners.
     """
     scale = 1 / (problem.curvature.flatten() * problem.norm**2)
     fit = problem.fidelity.value(problem.sinogram, problem.operator.forward(point.image))
     primal = scale * fit + problem.weight.flatten() * total_variation(point.image)
     slope = problem.adjoint(point.data) + corner_gradients_adjoint(point.corners)
-    beyond = 2 * point.image.amax((1, 2, 3)) * (-slope).clamp_min(0).sum((1, 2, 3))
+    box_term = 2 * point.image.amax((1, 2, 3)) * (-slope).clamp_min(0).sum((1, 2, 3))
     conjugate = problem.fidelity.conjugate(problem.sinogram, point.data * problem.curvature * problem.norm)
-    return (primal + scale * conjugate + beyond) / primal.clamp_min(torch.finfo(primal.dtype).tiny)
+    return (primal + scale * conjugate + box_term) / primal.clamp_min(torch.finfo(primal.dtype).tiny)

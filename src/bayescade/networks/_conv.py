@@ -1,4 +1,4 @@
-"""Convolutions with weights from a generator."""
+"""Convolutions with random initial weights."""
 
 import torch
 from torch import nn

@@ -54,7 +54,7 @@ def fit(
     device = stage.example.device
     orders = torch.Generator().manual_seed(derived_seed(seed, "orders"))
     noises = torch.Generator(device).manual_seed(derived_seed(seed, "noises"))
-    per_epoch = len(stage.batches(settings.batch, torch.Generator()))
+    per_epoch = len(stage.shuffled_batches(settings.batch, torch.Generator()))
     rates = schedule(settings, settings.epochs * per_epoch)
     optimiser = adam(block, settings)
     steps = [BlockStep(block, loss, optimiser, images, settings, runner) for images in stage.groups]
@@ -67,7 +67,7 @@ def fit(
     with libraries(settings.precision):
         for epoch in range(settings.epochs):
             stage = stages(epoch) if epoch else stage
-            batches = stage.batches(settings.batch, orders)
+            batches = stage.shuffled_batches(settings.batch, orders)
             on_epoch(epoch, *run_epoch(epoch, batches, load, rates, runner.processes))
 
 

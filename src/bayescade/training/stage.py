@@ -21,7 +21,7 @@ from bayescade.storage.image_store import ImageStore, store_like
 from bayescade.training.runner import TrainingRunner
 
 SAMPLINGS = ("mean", "activations", "weights")
-PASS_BATCH = 128  # images at a time in passes without gradients, on a GPU at least
+PASS_BATCH = 128  # batch size of passes without gradients; on a GPU a minimum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class ImageGroup:
-    """Images of one shape, those of one problem after those of the other."""
+    """Images of one shape, ordered by problem."""
 
     measured: tuple[Measured, ...]
     truth: ImageStore  # (images, 1, height, width), in units of the problem's scale
@@ -81,17 +81,17 @@ class Stage:
             for part in batches(len(group), batch):
                 yield group, part
 
-    def batches(self, batch: int, orders: torch.Generator) -> list[tuple[int, Tensor]]:
+    def shuffled_batches(self, batch: int, generator: torch.Generator) -> list[tuple[int, Tensor]]:
         """Batches in a new order: the number of the group, and indices of images; an incomplete batch is left out."""
         parts: list[tuple[int, Tensor]] = []
         for number, group in enumerate(self.groups):
-            order = torch.randperm(len(group), generator=orders).to(
+            order = torch.randperm(len(group), generator=generator).to(
                 group.state.device
-            )  # once: a copy per batch would wait
+            )  # one copy: a copy per batch is slow
             size = min(batch, len(group))
             parts += [(number, order[first : first + size]) for first in range(0, len(group) - size + 1, size)]
         if len(self.groups) > 1:
-            parts = [parts[number] for number in torch.randperm(len(parts), generator=orders).tolist()]
+            parts = [parts[number] for number in torch.randperm(len(parts), generator=generator).tolist()]
         return parts
 
     def pixels(self) -> int:
@@ -171,7 +171,7 @@ def mean_psnr(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
         scores.append(psnr(image[varied], truth[varied], 1.0).clamp_max(120))
     values = torch.cat(scores)
     if not len(values):
-        raise UserError("validation images: expected at least one that is not empty")
+        raise UserError("validation images: expected at least one that is not constant")
     return float(values.mean())
 
 
