@@ -117,7 +117,7 @@ class FusedRunner(BlockRunner):
 
     @torch.no_grad()
     def at_mean(self, state: State, features: Features) -> tuple[Tensor, tuple[Inputs, Tensor] | None]:
-        """`Variance.at_mean`."""
+        """Variance at the mean weights; inputs and Fisher information of its last layer, or None."""
         variance = self.block.variance
         assert variance is not None
         if variance.last is None:
@@ -153,7 +153,7 @@ class FusedRunner(BlockRunner):
 class FusedInputs:
     """The input of a last layer for a batch of images, in the layout of the kernels."""
 
-    features: Tensor  # (1, padding and positions, in)
+    features: Tensor  # (1, padded positions, in)
     frame: Frame
     channels: int
 

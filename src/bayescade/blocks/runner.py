@@ -1,4 +1,4 @@
-"""How a block is computed: the interface, and the plain layers. The others are `fused` and `perturbation`."""
+"""How a block is computed: interface and plain runner. The other runners are `fused` and `perturbation`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from bayescade.blocks.sampling import ActivationNoise, MeanWeights, Sampling
 
 
 class BlockRunner(ABC):
-    """A trained block that is applied many times. `testing.check_runner` tests a new one."""
+    """Applies a trained block many times. `testing.check_runner` tests a new runner."""
 
     block: Block
 
@@ -29,7 +29,7 @@ class BlockRunner(ABC):
 
     @abstractmethod
     def image(self, state: State, features: Features, sampling: Sampling) -> Tensor:
-        """The next image, relu(x + output_scale last(h)), with samples in front where weights are sampled."""
+        """The next image, relu(x + output_scale last(h)), (samples * batch, ...) where weights are sampled."""
 
     @abstractmethod
     def memory(self, state: State, features: Features) -> Tensor | None:
@@ -41,7 +41,7 @@ class BlockRunner(ABC):
 
     @abstractmethod
     def moments(self, state: State, features: Features) -> tuple[Gaussian, Tensor | None]:
-        """Mean and (epistemic) variance of the next image over all weights of the block, in closed form; and the mean of the
+        """Mean and (epistemic) variance of the next image over the random weights, in closed form; and the mean of the
         aleatoric variance."""
 
     @abstractmethod
@@ -86,7 +86,7 @@ class PlainRunner(BlockRunner):
         return PlainInputs(features.common)
 
     def at_mean(self, state: State, features: Features) -> tuple[Tensor, tuple[Inputs, Tensor] | None]:
-        """`Variance.at_mean`."""
+        """Variance at the mean weights; inputs and Fisher information of its last layer, or None."""
         assert self.block.variance is not None
         return self.block.variance.at_mean(features)
 

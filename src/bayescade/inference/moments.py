@@ -5,7 +5,7 @@ if these were integrated (else 0). By the law of total variance (equation 8 of t
 
     image = mean a,    aleatoric = mean s,    epistemic = mean v + mean (a - mean a)^2.
 
-Sample variances divide by T. Everything is summed in float64 around the first sample, so that nothing cancels.
+Sample variances divide by T. Sums are in float64, of a minus the first a, so that no digits are lost.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class Estimate:
     epistemic_std_error: Tensor  # of its square root
 
     def relative_error(self) -> float:
-        """Mean standard error of the epistemic standard deviation over its mean; infinite where it is not known."""
+        """Mean standard error of the epistemic standard deviation / mean of the latter; infinite if unknown."""
         std = float(self.epistemic.sqrt().mean())
         if not self.has_errors:
             return float("inf")

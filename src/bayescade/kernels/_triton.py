@@ -52,8 +52,8 @@ class Launch:
 
     block: int  # pixels of a tile
     warps: int
-    stages: int  # loads in flight during the computation
-    runs: int = 1  # runs of pixels, each summed by one program
+    stages: int  # memory loads during the computation
+    runs: int = 1  # segments of pixels, each summed by one program
 
     def fitted(self, tensor: torch.Tensor) -> "Launch":
         """The launch for numbers of this type: wide types need smaller tiles to fit shared memory."""
@@ -64,6 +64,6 @@ class Launch:
         return {"BLOCK": self.block, "num_warps": self.warps, "num_stages": self.stages}
 
     def cover(self, pixels: int) -> tuple[int, int]:
-        """How many runs of how many tiles each cover the pixels."""
+        """(runs, tiles per run) that cover the pixels: a run is a segment of pixels."""
         tiles = cdiv(cdiv(pixels, self.block), self.runs)
         return cdiv(pixels, tiles * self.block), tiles

@@ -196,15 +196,15 @@ def _plane_weight_gradient(
 
 
 def convolve(
-    planes: Tensor | None,  # (groups * planes, padding and positions)
+    planes: Tensor | None,  # (groups * planes, padded positions)
     plane_weights: Tensor | None,  # (groups * planes, 16, out)
-    features: Tensor | None,  # (parts, padding and positions, channels)
+    features: Tensor | None,  # (parts, padded positions, channels)
     weights: Tensor | None,  # (groups, 9, in, out)
     bias: Tensor,  # (groups, out)
     frame: Frame,
     parts: int,  # of the output: the groups apart, or 1: side by side
 ) -> Tensor:
-    """relu(planes * plane_weights + features * weights + bias), (parts, padding and positions, channels)."""
+    """relu(planes * plane_weights + features * weights + bias), (parts, padded positions, channels)."""
     groups, out = bias.shape
     example = planes if planes is not None else features
     assert example is not None
@@ -214,9 +214,9 @@ def convolve(
 
 
 def input_gradient(
-    slopes: Tensor,  # (parts, padding and positions, channels): of the loss with respect to the convolution's output
+    slopes: Tensor,  # (parts, padded positions, channels): of the loss with respect to the convolution's output
     weights: Tensor,  # (groups, 9, in, out)
-    values: Tensor,  # (parts, padding and positions, channels): the convolution's input, which is the output of a ReLU
+    values: Tensor,  # (parts, padded positions, channels): the convolution's input, which is the output of a ReLU
     frame: Frame,
 ) -> Tensor:
     """The gradient with respect to the input, 0 where the ReLU before it was closed: a convolution with flipped weights."""
@@ -266,8 +266,8 @@ def _run_convolve(
 
 
 def weight_gradient(
-    features: Tensor,  # (parts, padding and positions, channels)
-    slopes: Tensor,  # (parts, padding and positions, channels)
+    features: Tensor,  # (parts, padded positions, channels)
+    slopes: Tensor,  # (parts, padded positions, channels)
     groups: int,
     frame: Frame,
 ) -> tuple[Tensor, Tensor]:
@@ -309,8 +309,8 @@ def weight_launch(sums: int) -> Launch:
 
 
 def plane_weight_gradient(
-    planes: Tensor,  # (groups * planes, padding and positions)
-    slopes: Tensor,  # (parts, padding and positions, channels)
+    planes: Tensor,  # (groups * planes, padded positions)
+    slopes: Tensor,  # (parts, padded positions, channels)
     groups: int,
     frame: Frame,
 ) -> tuple[Tensor, Tensor]:
@@ -341,7 +341,7 @@ def plane_weight_gradient(
 
 
 def group_stride(tensor: Tensor, groups: int) -> int:
-    """Distance in memory between two groups, in numbers, of (parts, padding and positions, channels)."""
+    """Distance in memory between two groups, in numbers, of (parts, padded positions, channels)."""
     return tensor.stride(0) if len(tensor) == groups else tensor.shape[2] // groups
 
 

@@ -96,7 +96,7 @@ class Frame:
         dtype: torch.dtype,
         scales: Sequence[Tensor | None] | None = None,  # a factor for each image
     ) -> Tensor:
-        """Images as planes, (planes, padding and positions)."""
+        """Images as planes, (planes, padded positions)."""
         size = cdiv(self.positions + 2 * self.guard, LAY_OUT.block) * LAY_OUT.block
         planes = images[0].new_empty((len(images), size), dtype=dtype)
         for plane, image, scale in zip(planes, images, scales or [None] * len(images), strict=True):
@@ -117,7 +117,7 @@ class Frame:
 
     def as_images(
         self,
-        features: Tensor,  # (padding and positions, channels)
+        features: Tensor,  # (padded positions, channels)
     ) -> Tensor:
         """Features as images, (images, channels, height, width)."""
         first = self.guard + self.lead
@@ -126,7 +126,7 @@ class Frame:
         return images[:, : self.height, : self.width].permute(0, 3, 1, 2)
 
     def features(self, parts: int, channels: int, like: Tensor) -> Tensor:
-        """Room for features that a kernel fills, (parts, padding and positions, channels)."""
+        """Room for features that a kernel fills, (parts, padded positions, channels)."""
         return like.new_empty((parts, self.positions + 2 * self.guard, channels))
 
     def shape(self) -> dict[str, int]:

@@ -144,7 +144,7 @@ def _curvature(
 
 
 def last_layer(
-    features: Tensor,  # (1, padding and positions, in)
+    features: Tensor,  # (1, padded positions, in)
     weights: Tensor,  # (samples, 16, in): taps, then zeros
     variances: Tensor | None,  # (samples, 16, in); None = the mean only
     frame: Frame,
@@ -155,7 +155,7 @@ def last_layer(
 
 
 def next_image(
-    features: Tensor,  # (1, padding and positions, in)
+    features: Tensor,  # (1, padded positions, in)
     weights: Tensor,  # (samples, 16, in)
     before: Tensor,  # (images, 1, height, width): the images of the features, in the type of sums
     scale: Tensor,  # ()
@@ -205,10 +205,10 @@ def _run_last_layer(
 
 
 def last_layer_gradient(
-    features: Tensor,  # (1, padding and positions, in), the output of a ReLU
+    features: Tensor,  # (1, padded positions, in), the output of a ReLU
     weights: Tensor,  # (16, in)
     variances: Tensor,  # (16, in)
-    slopes: Tensor,  # (2, padding and positions): with respect to mean and variance
+    slopes: Tensor,  # (2, padded positions): with respect to mean and variance
     frame: Frame,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients with respect to the features (0 where the ReLU gave 0), the weights and the variances."""
@@ -238,7 +238,7 @@ def last_layer_gradient(
 
 
 def curvature(
-    features: Tensor,  # (1, padding and positions, in)
+    features: Tensor,  # (1, padded positions, in)
     pixel_weights: Tensor,  # (images, 1, height, width), in the type of sums: a[p]
     frame: Frame,
 ) -> Tensor:

@@ -23,7 +23,7 @@ FEWEST = 16  # channels of a matrix product
 class Layer:
     """A convolution with ReLU: of planes, of features, or of both; with `groups`, each group has separate inputs."""
 
-    planes: Tensor | None  # (groups * planes, 16, out)
+    planes: Tensor | None  # (groups * planes, 16, out): weights of planes
     weights: Tensor | None  # (groups, 9, in, out)
     bias: Tensor  # (groups, out)
 
@@ -66,14 +66,14 @@ def last_layout(
 
 
 def run_layers(
-    planes: Tensor,  # (planes, padding and positions)
-    extra: Tensor | None,  # (1, padding and positions, in): features for the first layer
+    planes: Tensor,  # (planes, padded positions)
+    extra: Tensor | None,  # (1, padded positions, in): features for the first layer
     layers: Sequence[Layer],
     frame: Frame,
 ) -> list[Tensor]:
-    """The output of every layer, (parts, padding and positions, channels).
+    """The output of every layer, (parts, padded positions, channels).
 
-    Groups are separate parts if the next layer has the same groups.
+    One part per group if the next layer has equally many, else one.
     """
     outputs: list[Tensor] = []
     dtype = planes.dtype
@@ -96,14 +96,14 @@ def run_layers(
 
 
 def stack(
-    planes: Tensor,  # (planes, padding and positions), in the precision of the features
-    extra: Tensor | None,  # (1, padding and positions, in): features for the first layer, without gradient
+    planes: Tensor,  # (planes, padded positions), in the precision of the features
+    extra: Tensor | None,  # (1, padded positions, in): features for the first layer, not differentiated
     layers: Sequence[Layer],
     weights: Tensor,  # (16, in): means of the last layer
     variances: Tensor,  # (16, in): their variances
     frame: Frame,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance of the last layer's output, (pixels,), without bias; and its input, features without gradient."""
+    """Mean and variance of the last layer's output, (pixels,), without bias; and its input, not differentiable."""
     parameters = [part for layer in layers for part in (layer.planes, layer.weights, layer.bias)]
     moments: tuple[Tensor, Tensor, Tensor] = _Stack.apply(planes, extra, frame, weights, variances, *parameters)
     return moments

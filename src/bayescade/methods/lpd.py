@@ -40,7 +40,7 @@ class Settings:
 def preset(name: str, views: int | None = None, arc_degrees: float = 180.0) -> Settings:
     """The settings of that name, the same for every scan."""
     _network.check_preset(name)
-    fit = EndToEndSettings(epochs=16, batch=8)  # with learning rate 3e-3 the loss became NaN
+    fit = EndToEndSettings(epochs=16, batch=8)  # a learning rate of 3e-3 is too high: NaN loss
     return Settings(NetworkSettings(), fit, DataSettings(images=8000))
 
 

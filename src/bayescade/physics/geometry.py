@@ -29,7 +29,7 @@ LARGEST_COUNT = 10_000_000
 LARGEST_LENGTH = 1e9
 CLOSE = 1e-5  # tolerance for equal angles (radians) and equal lengths (relative)
 SAME_DIRECTION = 1e-6  # radians: views closer than this measure the same lines
-HOLE = 1.9  # a gap so many times the gaps around it is a hole: a missing view is, gaps of golden angles are not
+HOLE = 1.9  # gaps above this multiple of those around are holes: a missing view makes one, golden angles none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Geometry(ABC):
     angles: Sequence[float]  # (views,) radians
     bins: int  # detector bins per view
     bin_width: float = 1.0  # distance of neighbouring bins, on the detector
-    offset: float = 0.0  # detector position of the middle of the bins (shift of the centre of rotation)
+    offset: float = 0.0  # position s of the middle of the bins; s = 0 is the centre of rotation
     pixel_size: float = 1.0  # edge of the square pixels
     image_shape: tuple[int, int] = (128, 128)  # (height, width): pixels along x and along y
 
@@ -69,7 +69,7 @@ class Geometry(ABC):
         nearest = float(self.ray_distances().min())
         if nearest > reach + self.pixel_size:
             raise UserError(
-                f"no ray meets the image: the nearest passes the centre at {nearest:g} and the image ends at {reach:g}; "
+                f"no ray meets the image: the nearest is {nearest:g} from the centre, the image reaches to {reach:g}; "
                 "check offset, bin_width and pixel_size, which share one unit"
             )
 
@@ -106,7 +106,7 @@ class Geometry(ABC):
         return (np.arange(self.bins, dtype=np.float64) - (self.bins - 1) / 2) * self.bin_width + self.offset
 
     def refined(self, factor: int) -> "Geometry":
-        """The same scan seen on a grid of `factor` times as many pixels each way."""
+        """The same scan on a grid of `factor` times as many pixels per axis."""
         height, width = self.image_shape
         return dataclasses.replace(
             self, pixel_size=self.pixel_size / factor, image_shape=(height * factor, width * factor)
@@ -140,10 +140,10 @@ class ParallelBeam(Geometry):
 
 @dataclasses.dataclass(frozen=True)
 class FanBeam(Geometry):
-    """Fan beam on a flat detector: at angle t the source is at SOD (sin t, -cos t), the detector SDD away across the centre.
+    """Flat-detector fan beam: at angle t the source is at SOD (sin t, -cos t), the detector opposite, SDD from the source.
 
     With g = atan(s / SDD) the ray is the parallel ray at angle t - g and position SOD sin g; the same line is seen again at
-    angle t + pi - 2 g, from -g.
+    angle t + pi - 2 g, at fan angle -g.
     """
 
     source_origin: float = dataclasses.field(kw_only=True)  # SOD: source to centre of rotation

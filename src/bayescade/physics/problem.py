@@ -1,7 +1,7 @@
 """An inverse problem: find the image x from data y = A x with noise. This file has what a method needs to know of it.
 
-It has any linear operator and any fidelity. Images inside a method are in units of `scale`: u = x / scale. The gradient that
-blocks see is that of the fidelity over its mean curvature h, for an operator of norm 1:
+Any linear operator and any fidelity can be used. Images inside a method are in units of `scale`: u = x / scale. The gradient
+that blocks see is that of fidelity / h, h its mean curvature, for an operator of norm 1:
 
     gradient(u, y) = A' D'(y, scale A u) / (scale h ||A||^2),    D' the derivative of D(y, z) with respect to z,
 
@@ -31,7 +31,7 @@ class InverseProblem:
     initial_image: Callable[[Tensor], Tensor] | None = None  # data -> first images; default: `operator.initial`
     scale: float = 1.0  # value of the image that methods see as 1
     norm: float = 0.0  # ||A||; 0 = computed
-    planes: tuple[Plane, ...] = ()  # what a block sees beside the gradient, of images in units of `scale` and data
+    planes: tuple[Plane, ...] = ()  # inputs besides the gradient: functions of (images in units of `scale`, data)
 
     def __post_init__(self) -> None:
         check_operator(self.operator)
@@ -40,9 +40,7 @@ class InverseProblem:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise UserError(f"{name}: expected a number, got {value!r:.60}")
         if not 0 < self.scale < float("inf"):
-            raise UserError(
-                f"scale: expected a positive number, the value of the image to be seen as 1, got {self.scale}"
-            )
+            raise UserError(f"scale: expected a positive number (the image value that becomes 1), got {self.scale}")
         if callable(self.planes):
             raise UserError("planes: expected a tuple of functions, e.g. planes=(f,), got one function")
         object.__setattr__(self, "planes", tuple(self.planes))
@@ -101,7 +99,7 @@ class InverseProblem:
 
     def inputs(
         self,
-        x: Tensor,  # (batch, 1, height, width), or with samples in front
+        x: Tensor,  # (batch, 1, height, width), or (samples * batch, ...)
         y: Tensor,  # (batch, *range_shape)
     ) -> Tensor:
         """What a block sees of the problem at x, (batch, n, height, width): the gradient first."""
@@ -134,7 +132,7 @@ def check_operator(operator: Any) -> None:
 
 
 def check_output(operator: LinearOperator, name: str, output: Tensor, shape: tuple[int, ...]) -> None:
-    """Raises unless the output for two leading dimensions of 1 is as the operator says."""
+    """Raises unless the output is (1, 1, *shape), of the operator's dtype and device."""
     expected = (1, 1, *shape)
     if (tuple(output.shape), output.dtype, output.device.type) != (expected, operator.dtype, operator.device.type):
         raise UserError(

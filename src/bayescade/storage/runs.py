@@ -1,7 +1,7 @@
 """Run folders: the files of a training, block by block. A training can be resumed from them, and they are a model.
 
     manifest.json          what is trained (method, geometry, settings, seed, versions), every block with hash and scores
-    block-01.safetensors   the weights of a block; or network-01.safetensors, a network after so many rounds of its training
+    block-01.safetensors   the weights of a block; or network-01.safetensors, a network after round 01 of its training
     metrics.jsonl          a line per epoch
 
 Everything is written whole or not at all; the manifest names a block only after its file is there. A packed model
@@ -45,7 +45,7 @@ class Run:
 
     @classmethod
     def open_read_only(cls, path: Path | str) -> Self:
-        """The run in that folder as another process writes it: nothing is written here."""
+        """The run in that folder, which another process writes; this one only reads."""
         return cls(Path(path), read_manifest(path), writes=False)
 
     @classmethod
@@ -103,12 +103,12 @@ class Run:
             (self.folder / old).unlink(missing_ok=True)
 
     def end(self, record: Mapping[str, Any]) -> None:
-        """Records that the cascade ends here, before its last block."""
+        """Records that the cascade stops early: the next block gained nothing."""
         self._replace(ended=EndRecord(**{**record, "warnings": tuple(record["warnings"])}))
 
     @property
     def seconds(self) -> float:
-        """Training time so far, with that of a block that gained nothing."""
+        """Training time so far, including a block dropped for no gain."""
         return seconds_of(self.manifest)
 
     def finish(self, manifest: Manifest, card: str) -> None:
@@ -173,4 +173,4 @@ def check_empty(folder: Path) -> None:
 
 def blocks_saved(manifest: Manifest) -> str:
     """What is saved, for error messages."""
-    return f"{len(manifest.blocks)} blocks are saved; the same command goes on from there"
+    return f"{len(manifest.blocks)} blocks are saved; repeat the command to continue"

@@ -1,4 +1,4 @@
-"""Scores of a predictive variance, where the truth is known: a Gaussian in every pixel, one number per image.
+"""Scores of a predictive Gaussian in every pixel, where the truth is known; one number per image.
 
 e is the error, s the predictive standard deviation, of every pixel of an image.
 """
@@ -76,7 +76,7 @@ def miscalibration_area(error: Tensor, std: Tensor) -> float:
 
 
 def ence(error: Tensor, std: Tensor) -> float:
-    """Expected normalised calibration error (Levi et al. 2022): mean over bins by s of |rms s - rms e| / rms s."""
+    """Expected normalised calibration error (Levi et al. 2022): mean of |rms s - rms e| / rms s over bins of s."""
     order = std.argsort()
     parts = [
         (part_std.square().mean().sqrt(), part_error.square().mean().sqrt())
@@ -86,15 +86,13 @@ def ence(error: Tensor, std: Tensor) -> float:
 
 
 def ause_ratio(error: Tensor, std: Tensor) -> float:
-    """Area under the sparsification error over that of random order: 0 if pixels are ranked as by their errors, 1 at random.
+    """Area under the sparsification error / that of a random order: 0 if s ranks pixels as their errors do, 1 at random.
 
     Pixels are removed in groups, the largest s first; the curve is the root mean square error of the rest.
     """
     squares = error.square()
     oracle = _rest(squares[squares.argsort()])
-    _, group, counts = std.unique(
-        return_inverse=True, return_counts=True
-    )  # sorted; equal s are removed in random order
+    _, group, counts = std.unique(return_inverse=True, return_counts=True)  # sorted; equal s share their mean square
     tied = torch.zeros(len(counts), dtype=squares.dtype, device=squares.device).scatter_add_(0, group, squares) / counts
     ours = _rest(tied[group[std.argsort()]])
     random = squares.mean().sqrt()
@@ -103,7 +101,7 @@ def ause_ratio(error: Tensor, std: Tensor) -> float:
 
 
 def _rest(squares: Tensor) -> Tensor:
-    """RMSE of the first pixels, for CURVE numbers of them from all to few."""
+    """RMSE of the first n pixels, for CURVE values of n from all to few."""
     sums = squares.cumsum(0)
     counts = torch.linspace(len(squares), max(1, len(squares) // CURVE), CURVE, device=squares.device).long()
     return (sums[counts - 1] / counts).sqrt()
