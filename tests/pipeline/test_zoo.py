@@ -1,8 +1,10 @@
 """Shipped models: whole, described, and as good as their cards say."""
 
 import dataclasses
+import importlib.util
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bayescade import methods, plugins
@@ -15,8 +17,12 @@ from bayescade.storage.manifest import read_manifest
 from bayescade.storage.weights import read_blocks
 
 SHIPPED = [model for model in list_models() if model["folder"]]
+METHODS = ("bdgd", "bdgd-plus", "dgd", "lpd", "unet")
 MOST_BYTES = 24_000_000
 ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "benchmarks" / "reference.py"
+# One of each method; that all models give what they gave is tested below.
+SCORED = [next(model for model in SHIPPED if model["method"] == method) for method in METHODS]
 
 
 def test_there_are_models_and_they_are_small() -> None:
@@ -40,6 +46,25 @@ def test_weights_card_and_manifest_belong_together(model: dict) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model["name"])
+def test_a_model_gives_what_it_gave(model: dict) -> None:
+    """The stored pixels of one scan, by the plain layers; benchmarks/reference.py compares all scans and maps."""
+    method, case = model["name"].split("/")
+    stored = np.load(REFERENCE.with_suffix(".npz"))[f"{model['name']}:plain:image"][-1]
+    spec = importlib.util.spec_from_file_location("reference", REFERENCE)
+    assert spec is not None
+    assert spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    settings = reference.RUNNERS["plain"] if method in ("dgd", "bdgd", "bdgd-plus") else []
+    loaded = load_model(model["name"], settings=settings)
+    image = loaded(reference.scans(case)[-1:], samples=reference.SAMPLES, seed=0).image.flatten().numpy()
+    pixels = np.random.default_rng(0).choice(image.size, reference.PIXELS, replace=False)
+    # Stored in a batch of four scans: alone, the sums of a convolution are rounded otherwise.
+    assert np.linalg.norm(image[pixels] - stored) < 1e-4 * np.linalg.norm(stored)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", SCORED, ids=lambda model: model["name"])
 def test_scores_are_those_of_the_card(model: dict) -> None:
     """The Shepp-Logan phantom of the paper's test set, with the samples and the noise of the card."""
     scores = model["scores"]

@@ -208,7 +208,7 @@ def test_the_next_stage_by_the_fused_kernels_is_that_of_the_plain_layers(samplin
 @pytest.mark.usefixtures("_interpreter")
 def test_the_fused_kernels_train_like_the_plain_layers() -> None:
     plain, fused = (
-        trained(block_of(), stage_of(), losses.side_by_side(6), FitSettings(epochs=2, batch=3, runner=runner))
+        trained(block_of(), stage_of(), losses.side_by_side(6), FitSettings(epochs=1, batch=3, runner=runner))
         for runner in ("plain", "fused")
     )
     moved = (plain - torch.cat([parameter.detach().flatten() for parameter in block_of().parameters()])).abs().mean()
