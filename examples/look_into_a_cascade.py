@@ -52,7 +52,7 @@ def by_block(model: TrainedCascade, sinogram: torch.Tensor, truth: torch.Tensor)
     """PSNR (ellipses, Shepp-Logan) of FBP and after every block, with mean weights."""
     runners = [PlainRunner(block) for block in model.cascade.all_blocks()]
     means = [MeanWeights()] * len(runners)
-    state = first_state(model.cascade.block(0), model.problem.initial(sinogram))
+    state = first_state(model.problem.initial(sinogram), model.cascade.block(0).memory_channels)
     start = first_iterate(runners[0], model.problem, sinogram, state)
     rows = []
     with progress("blocks", len(runners)) as advance:

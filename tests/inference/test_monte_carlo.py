@@ -197,7 +197,7 @@ def test_a_cascade_is_called() -> None:
     assert torch.allclose(found.mean, x, atol=1e-6)
     assert found.variance is not None
     runners = [PlainRunner(block) for block in cascade.all_blocks()]
-    start = first_iterate(runners[0], problem, y, first_state(cascade.block(0), problem.initial(y)))
+    start = first_iterate(runners[0], problem, y, first_state(problem.initial(y), memory_channels=0))
     states = [now.state.image for now in iterates(runners, problem, y, start, [MeanWeights()] * 2)]
     assert torch.equal(states[0], problem.operator.initial(y))
     assert len(states) == 2

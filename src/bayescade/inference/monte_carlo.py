@@ -117,6 +117,7 @@ class Sampler:
     def __init__(self, cascade: Cascade, settings: InferenceSettings):
         self.cascade = cascade
         self.blocks = cascade.all_blocks()
+        self.memory_channels = self.blocks[0].memory_channels
         self.settings = settings
         example = next(cascade.parameters())
         self.device, self.dtype = example.device, example.dtype
@@ -216,7 +217,7 @@ class Sampler:
         return prediction(runners, job.problem, job.y, start, [MeanWeights()] * len(runners), job.analytic)
 
     def _first(self, job: Job, runners: Sequence[BlockRunner]) -> Iterate:
-        state = first_state(self.blocks[0], job.problem.initial(job.y))
+        state = first_state(job.problem.initial(job.y), self.memory_channels)
         return first_iterate(runners[0], job.problem, job.y, state)
 
     def _weights(self, job: Job, parts: Sequence[range]) -> Callable[[range], SamplePart]:
@@ -258,7 +259,7 @@ class Sampler:
         """What all samples share: the iterate before the first random block."""
 
         def begin(image: Tensor, y: Tensor) -> Iterate:
-            first = first_iterate(runners[0], job.problem, y, first_state(self.blocks[0], image))
+            first = first_iterate(runners[0], job.problem, y, first_state(image, self.memory_channels))
             return first_random(runners, job.problem, y, first)
 
         return self.replay(("start", job.problem), begin, job.problem.initial(job.y), job.y)
@@ -269,7 +270,7 @@ class Sampler:
 
         @torch.no_grad()
         def part(samples: range) -> SamplePart:
-            state = first_state(self.blocks[0], first.repeat(len(samples), 1, 1, 1))
+            state = first_state(first.repeat(len(samples), 1, 1, 1), self.memory_channels)
             state = dataclasses.replace(state, repeated=True)
             start = first_iterate(self.runners[0], job.problem, job.y, state)
             samplings: list[Sampling] = [

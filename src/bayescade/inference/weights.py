@@ -31,7 +31,7 @@ class CascadeWeights:
         if last is not None and last[0] is noise and last[1] == part:
             return last[2]
         weights = [weights[part].flatten() for block in self._sampled(noise) for weights in block.values()]
-        flat = torch.cat(weights) if weights else noise[part].flatten()
+        flat = torch.cat(weights)
         self.last_part = noise, part, flat
         return flat
 

@@ -51,11 +51,10 @@ def first_iterate(runner: BlockRunner, problem: InverseProblem, y: Tensor, state
     return Iterate(0, state, runner.features(state, problem.inputs(state.image, y)))
 
 
-def first_state(block: Block, image: Tensor) -> State:
+def first_state(image: Tensor, memory_channels: int) -> State:
     """The state before the first block: the memory is zero."""
-    channels = block.memory_channels
-    memory = image.new_zeros((len(image), channels, *image.shape[2:])) if channels else None
-    return State(image, memory)
+    shape = (len(image), memory_channels, *image.shape[2:])
+    return State(image, image.new_zeros(shape) if memory_channels else None)
 
 
 def iterates(
@@ -129,7 +128,7 @@ class Cascade(nn.Module):
     ) -> Gaussian:
         """The image in the units of the problem, and its aleatoric variance where the blocks have one."""
         runners = [PlainRunner(block) for block in self.all_blocks()]
-        start = first_iterate(runners[0], problem, y, first_state(self.block(0), problem.initial(y)))
+        start = first_iterate(runners[0], problem, y, first_state(problem.initial(y), self.block(0).memory_channels))
         last = prediction(runners, problem, y, start, sampling or [MeanWeights()] * len(runners))
         variance = last.aleatoric * problem.scale**2 if last.aleatoric is not None else None
         return Gaussian(last.mean * problem.scale, variance)

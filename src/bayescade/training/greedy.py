@@ -127,7 +127,6 @@ def train_cascade(
 ) -> list[Block]:
     """The blocks; fewer than requested where all attempts at one gained nothing."""
     blocks = list(done)
-    slower = min(slower, MOST_RATE_CUTS)
     before, inputs = None, train
     for index, block in enumerate(blocks):
         before, inputs = inputs, training.after(block, index, inputs)
@@ -136,12 +135,13 @@ def train_cascade(
     with progress("training", (settings.blocks - len(blocks)) * training.fitting.epochs) as advance:
         for index in range(len(blocks), settings.blocks):
             previous = blocks[-1] if blocks else None
+            slower = min(slower, MOST_RATE_CUTS)
             task = Task(index, previous, before if settings.resample else None, inputs, validation, slower)
             trained = train_block(training, task, advance)
             if trained.block is None:
                 training.end(trained.record)
                 break
-            slower = min(int(trained.record["slower"]), MOST_RATE_CUTS)
+            slower = int(trained.record["slower"])
             training.save(index, trained.block, trained.record)
             blocks.append(trained.block)
             before, inputs = inputs, training.after(trained.block, index, inputs)
@@ -206,8 +206,7 @@ def try_block(training: Training, task: Task, attempt: int, advance: Advance) ->
 
     def score() -> float:
         states = next_states(block, task.validation, "mean", runner, batch=batch)
-        groups = zip(task.validation.groups, states, strict=True)
-        return Stage(tuple(dataclasses.replace(group, state=state) for group, state in groups)).psnr()
+        return task.validation.with_states(states).psnr()
 
     with progress(f"{task.name} of {settings.blocks}", fitting.epochs) as advance_block:
 

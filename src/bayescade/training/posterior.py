@@ -59,9 +59,7 @@ def refit(block: Block, stage: Stage, temperature: float, move: bool, runner: Tr
         raise Failure("the standard deviation of the weights is not a number")
     if block.variance.last is None:
         states = next_states(block, stage, "mean", runner, batch=REFIT_BATCH)
-        groups = zip(stage.groups, states, strict=True)
-        after = Stage(tuple(dataclasses.replace(group, state=state) for group, state in groups))
-        block.variance.start(after.mse())
+        block.variance.start(stage.with_states(states).mse())
 
 
 def refit_mean(block: Block, layer: MeanFieldConv, stage: Stage, temperature: float) -> None:

@@ -15,7 +15,7 @@ from bayescade.blocks.block import Block, State
 from bayescade.blocks.sampling import ActivationNoise, MeanWeights, SampledWeights, Sampling
 from bayescade.errors import UserError
 from bayescade.metrics.psnr import psnr
-from bayescade.networks.cascade import step
+from bayescade.networks.cascade import first_state, step
 from bayescade.physics.problem import InverseProblem
 from bayescade.storage.image_store import ImageStore, store_like
 from bayescade.training.runner import TrainingRunner
@@ -85,14 +85,18 @@ class Stage:
         """Batches in a new order: the number of the group, and indices of images; an incomplete batch is left out."""
         parts: list[tuple[int, Tensor]] = []
         for number, group in enumerate(self.groups):
-            order = torch.randperm(len(group), generator=generator).to(
-                group.state.device
-            )  # one copy: a copy per batch is slow
+            order = torch.randperm(len(group), generator=generator)
+            order = order.to(group.state.device)  # one copy: a copy per batch is slow
             size = min(batch, len(group))
             parts += [(number, order[first : first + size]) for first in range(0, len(group) - size + 1, size)]
         if len(self.groups) > 1:
             parts = [parts[number] for number in torch.randperm(len(parts), generator=generator).tolist()]
         return parts
+
+    def with_states(self, states: Sequence[ImageStore]) -> "Stage":
+        """The same images with other states, one store per group; for scores: the inputs stay those of this stage."""
+        groups = zip(self.groups, states, strict=True)
+        return Stage(tuple(dataclasses.replace(group, state=state) for group, state in groups))
 
     def pixels(self) -> int:
         """How many pixels all images have."""
@@ -145,9 +149,7 @@ def _first_group(
     state = store_like(truth, 1 + memory_channels)
     group = ImageGroup(measured, truth, state, inputs=state)  # `with_state` sets the inputs
     for problem, y, part in group.measured_batches(batch):
-        image = problem.initial(y)
-        memory = image.new_zeros((len(image), memory_channels, *image.shape[2:]))
-        state[part] = torch.cat([image, memory], 1) if memory_channels else image
+        state[part] = first_state(problem.initial(y), memory_channels).stacked()
     return group.with_state(state, batch)
 
 
