@@ -55,9 +55,9 @@ class PerturbedStack:
             a = conv2d(h, layer.weight, layer.bias, padding=KERNEL // 2, groups=layer.groups)
             self.weights.append(layer.weight.to(dtype).contiguous(memory_format=torch.channels_last))
             self.groups.append(layer.groups)
-            self.below.append(a.clamp_max(0).to(dtype))
-            self.above.append((-a).clamp_max(0).to(dtype))
             h = relu(a)
+            self.below.append(torch.sub(a, h, out=a).to(dtype))
+            self.above.append(h.to(dtype).neg_())
         self.output = h  # (batch, out, height, width)
 
     def __call__(
