@@ -194,7 +194,7 @@ def test_python_in_a_few_lines() -> None:
     smooth = [load_model("fbp", geometry, settings=form)(sinogram) for form in (["window=hann"], {"window": "hann"})]
     assert torch.equal(smooth[0].image, smooth[1].image)
     assert not torch.equal(smooth[0].image, result.image)
-    with pytest.raises(ValueError, match="give one"):
+    with pytest.raises(ValueError, match="give a geometry"):
         load_model("fbp")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = bayescade.nothing

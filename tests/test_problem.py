@@ -139,10 +139,10 @@ def trained(folder: Path, problem: InverseProblem, **changes: object) -> dict[st
     [
         (Half(), {}, "problem: expected an InverseProblem, got Half"),
         (InverseProblem(Half(wrong=0.2)), {}, "expected the adjoint to be the transpose of forward"),
-        (InverseProblem(Half()), {"settings": {"data.images": 3}}, "data.images=3: the data are given here"),
+        (InverseProblem(Half()), {"settings": {"data.images": 3}}, "data.images=3: the data are arguments"),
         (InverseProblem(Half(), scale=1000.0), {}, r"use InverseProblem\(..., scale="),
         (InverseProblem(Half()), {"training": (torch.ones(2, 6, 6), -torch.ones(2, 6, 6))}, "values of at least 0"),
-        (InverseProblem(Half()), {"training": (torch.ones(2, 6, 6), torch.ones(3, 6, 6))}, "expected as many as data"),
+        (InverseProblem(Half()), {"training": (torch.ones(2, 6, 6), torch.ones(3, 6, 6))}, "same number as data"),
         (InverseProblem(Half()), {"training": (torch.ones(2, 5, 6), torch.ones(2, 6, 6))}, "data: expected shape"),
     ],
 )
@@ -163,11 +163,11 @@ def test_a_model_is_for_its_problem_only(tmp_path: Path) -> None:
         6,
         6,
     )
-    with pytest.raises(UserError, match=r"trained for a problem with scale 1\.0, this one has 2\.0"):
+    with pytest.raises(UserError, match=r"trained for a problem with scale 1\.0, this problem has 2\.0"):
         load_model(str(tmp_path / "run"), problem=InverseProblem(Half(), initial_image=torch.clone, scale=2.0))
     with pytest.raises(UserError, match="which is not a scan; from Python"):
         load_model(str(tmp_path / "run"))
-    with pytest.raises(UserError, match="is for the scan sparse-32: give its geometry, or none, not a problem"):
+    with pytest.raises(UserError, match="is for the scan sparse-32: expected a geometry or nothing, got a problem"):
         load_model("bdgd-plus/sparse-32", problem=problem)
     with pytest.raises(UserError, match="holds another run: problem"):
         trained(tmp_path / "run", InverseProblem(Half(), initial_image=torch.clone, scale=2.0))

@@ -1,4 +1,4 @@
-"""bayescade: reconstruct an image from tomographic data with a learned cascade, and its uncertainty."""
+"""bayescade: reconstruct images and their uncertainty from tomographic data, with a learned cascade."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -24,7 +24,7 @@ INTERRUPTED = 130  # typer's exit code of an interruption
 
 app = typer.Typer(
     name="bayescade",
-    help="Reconstruct images from tomographic data, and say how sure they are.",
+    help="Reconstruct images and their uncertainty from tomographic data.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -59,7 +59,9 @@ GeometryFile = Annotated[str | None, typer.Option("--geometry", help="A geometry
 NoiseLevel = Annotated[
     float | None,
     typer.Option(
-        parser=_real, metavar="X", help="Gaussian noise relative to the mean of the sinogram; by default 0.01, 1 %."
+        parser=_real,
+        metavar="X",
+        help="Gaussian noise relative to the mean of the sinogram; by default 0.01, which is 1 %.",
     ),
 ]
 Photons = Annotated[
@@ -70,10 +72,15 @@ Attenuation = Annotated[
     float, typer.Option(parser=_real, metavar="X", help="With --photons: attenuation of image value 1 per unit length.")
 ]
 NoiseModel = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Another noise model, by its name: gaussian, poisson or a plugin.")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="A noise model by its name, instead of --noise and --photons: gaussian, poisson or a plugin.",
+    ),
 ]
 NoiseSettings = Annotated[
-    list[str] | None, typer.Option("--noise-set", help="With --noise-model: a setting of it, key=value. Repeatable.")
+    list[str] | None,
+    typer.Option("--noise-set", help="With --noise-model: a setting of this model, key=value. Repeatable."),
 ]
 Samples = Annotated[
     int, typer.Option(parser=_whole, metavar="N", help="Monte-Carlo samples, for methods that use them.")
@@ -112,10 +119,10 @@ def demo(
         f"90 % intervals cover {answer['coverage']['0.9']:.1%} of the pixels; "
         f"{answer['epistemic_share']:.2%} of the variance is epistemic",
         f"{answer['samples']} samples with the last block in closed form: Monte-Carlo error "
-        f"{answer['mc_relative_error']:.1%} of the epistemic std, that of {answer['plain_samples']} plain samples",
+        f"{answer['mc_relative_error']:.1%} of the epistemic std, about the error of {answer['plain_samples']} plain samples",
         f"wrote {' and '.join(answer['files'])}",
     ]
-    _answer(answer, lines, json_output)
+    _print_answer(answer, lines, json_output)
 
 
 @app.command(epilog="Example: bayescade simulate --phantom ellipses --case sparse-32 --images 5 -o scan.h5")
@@ -127,7 +134,8 @@ def simulate(
     case: Case = None,
     geometry: GeometryFile = None,
     images: Annotated[
-        int | None, typer.Option(parser=_whole, metavar="N", help="How many; by default 1, or all of a file.")
+        int | None,
+        typer.Option(parser=_whole, metavar="N", help="Number of images; by default 1, or all images of a file."),
     ] = None,
     noise: NoiseLevel = None,
     photons: Photons = 0.0,
@@ -141,13 +149,13 @@ def simulate(
         typer.Option(
             parser=_whole,
             metavar="N",
-            help="Simulate on pixels split so many times each way: 2 avoids an inverse crime.",
+            help="Split every pixel into N x N pixels for the simulation; 2 avoids an inverse crime.",
         ),
     ] = 1,
     json_output: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Make scans of phantoms or of your images, with truth."""
+    """Simulate scans of phantoms or of your images; the scan file also has the true images."""
     from bayescade.pipeline.simulate import simulate as run
 
     answer = run(
@@ -164,7 +172,7 @@ def simulate(
     )
     line = f"wrote {answer['out']}: {answer['images']} scans of {answer['views']} views x {answer['bins']} bins"
     line += f", {answer['noise']}"
-    _answer(answer, [line], json_output)
+    _print_answer(answer, [line], json_output)
 
 
 @app.command(epilog="Example: bayescade train bdgd-plus --case sparse-32 --out runs/bdgd-plus-32")
@@ -174,10 +182,12 @@ def train(
     case: Case = None,
     geometry: GeometryFile = None,
     images: Annotated[
-        str | None, typer.Option(help="Images to train on instead of ellipses (.npy, .npz, .h5).")
+        str | None, typer.Option(help="Images to train on instead of ellipse images (.npy, .npz, .h5).")
     ] = None,
     preset: Annotated[str, typer.Option(help="recommended, paper or as-released.")] = "recommended",
-    config: Annotated[str | None, typer.Option(help="A TOML file of settings, over the preset's.")] = None,
+    config: Annotated[
+        str | None, typer.Option(help="A TOML file of settings, which replace settings of the preset.")
+    ] = None,
     settings: Settings = None,
     noise: NoiseLevel = None,
     photons: Photons = 0.0,
@@ -209,13 +219,13 @@ def train(
         device=device,
     )
     if not answer.pop("first"):
-        return  # another process prints
+        return  # only the first process prints
     line = (
         f"{answer['out']}: {answer['blocks']} blocks of {method} for {answer['case']} "
         f"in {answer['training_seconds']:.1f} s, validation PSNR {answer['validation_psnr']:.2f} dB"
     )
-    _warn([answer])
-    _answer(answer, [line], json_output)
+    _print_warnings([answer])
+    _print_answer(answer, [line], json_output)
 
 
 @app.command(epilog="Example: bayescade reconstruct scan.h5 --model fbp -o result.h5")
@@ -229,15 +239,15 @@ def reconstruct(
     json_output: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Reconstruct the scans of a file, one or thousands."""
+    """Reconstruct all scans of a file."""
     from bayescade.pipeline.reconstruct import reconstruct as run
 
     answer = run(scan, model, out, samples=samples, seed=seed, settings=settings or [], device=device)
     line = f"wrote {answer['out']}: {answer['images']} images by {model} in {answer['seconds']:.1f} s"
     if answer.get("psnr") is not None:
         line += f", PSNR {answer['psnr']:.2f} dB"
-    _warn([answer])
-    _answer(answer, [line], json_output)
+    _print_warnings([answer])
+    _print_answer(answer, [line], json_output)
 
 
 @app.command(epilog="Example: bayescade evaluate fbp --case sparse-32 --images 20 --report report")
@@ -246,15 +256,16 @@ def evaluate(
     case: Case = None,
     geometry: GeometryFile = None,
     truth: Annotated[
-        str | None, typer.Option(help="Images to scan instead of fresh ellipses (.npy, .npz, .h5).")
+        str | None, typer.Option(help="Images to scan instead of new ellipse images (.npy, .npz, .h5).")
     ] = None,
     images: Annotated[
-        int | None, typer.Option(parser=_whole, metavar="N", help="How many; by default 100, or all of a file.")
+        int | None,
+        typer.Option(parser=_whole, metavar="N", help="Number of images; by default 100, or all images of a file."),
     ] = None,
     noise: Annotated[
         float | None,
         typer.Option(
-            parser=_real, metavar="X", help="Gaussian noise; by default that of the model's training, or 0.01."
+            parser=_real, metavar="X", help="Gaussian noise; by default the noise of the model's training, or 0.01."
         ),
     ] = None,
     photons: Photons = 0.0,
@@ -284,38 +295,44 @@ def evaluate(
         report=report,
         device=device,
     )
-    _warn(answer["rows"])
+    _print_warnings(answer["rows"])
     lines = _table(answer["rows"])
     lines += [line for row in answer["rows"] for line in _uncertainty(row["uncertainty"])]
     lines += [f"report: {answer['report']}"] if report else []
-    _answer(answer, lines, json_output)
+    _print_answer(answer, lines, json_output)
 
 
 @app.command(epilog="Example: bayescade pack runs/bdgd-plus-32 --out model --half")
 def pack(
     run_folder: Annotated[str, typer.Argument(metavar="RUN", help="A finished run folder.")],
     out: Annotated[str, typer.Option(help="Folder for the model: its weights, manifest.json and card.md.")],
-    half: Annotated[bool, typer.Option("--half", help="Half precision: half the size.")] = False,
+    half: Annotated[bool, typer.Option("--half", help="Weights in half precision: half the file size.")] = False,
     trainable: Annotated[
-        bool, typer.Option("--trainable", help="With all that `train` needs to add blocks to it.")
+        bool, typer.Option("--trainable", help="Also store what `train` needs to add blocks to the model.")
     ] = False,
     json_output: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Pack a finished run into a model to store or to pass on."""
+    """Write a finished run as a model of three small files, to store or to share."""
     from bayescade.pipeline.pack import pack_model
 
     answer = pack_model(run_folder, out, half=half, trainable=trainable, device=device)
-    _answer(answer, [f"wrote {answer['out']}: {answer['blocks']} blocks, {answer['bytes'] / 1e6:.2f} MB"], json_output)
+    _print_answer(
+        answer, [f"wrote {answer['out']}: {answer['blocks']} blocks, {answer['bytes'] / 1e6:.2f} MB"], json_output
+    )
 
 
 @benchmark.command("paper", epilog="Example: bayescade benchmark paper --methods fbp --out table")
 def benchmark_paper(
     methods: Annotated[
-        str | None, typer.Option(help="Names with commas between; by default all but plugins of others.")
+        str | None, typer.Option(help="Names, separated by commas; by default all methods of bayescade.")
     ] = None,
-    cases: Annotated[str | None, typer.Option(help="Names with commas between; by default the paper's eight.")] = None,
-    images: Annotated[int, typer.Option(parser=_whole, metavar="N", help="How many of the 100 ellipse images.")] = 100,
+    cases: Annotated[
+        str | None, typer.Option(help="Names, separated by commas; by default the eight cases of the paper.")
+    ] = None,
+    images: Annotated[
+        int, typer.Option(parser=_whole, metavar="N", help="Number of ellipse images, at most 100.")
+    ] = 100,
     samples: Samples = 100,
     seed: Seed = 0,
     noise_seeds: Annotated[
@@ -325,18 +342,18 @@ def benchmark_paper(
             "--draws",
             parser=_whole,
             metavar="N",
-            help="Noise realisations, with seeds from --seed on: medians are given.",
+            help="Number of noise realisations, with seeds from --seed to --seed + N - 1; the table has the medians.",
         ),
     ] = 3,
     settings: Settings = None,
     out: Annotated[
         str | None,
-        typer.Option(help="Folder for table.md and table.json; finished cells are not computed again."),
+        typer.Option(help="Folder for table.md, table.json and figures; stored cells are not computed again."),
     ] = None,
     json_output: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Table 1 of the paper, on the paper's own test set."""
+    """Compute Table 1 of the paper, on the test set of the paper."""
     from bayescade.pipeline.benchmark_paper import benchmark_paper as run
     from bayescade.pipeline.paper_table import published
 
@@ -351,21 +368,21 @@ def benchmark_paper(
         out=out,
         device=device,
     )
-    _warn(answer["rows"])
+    _print_warnings(answer["rows"])
     lines = _table(answer["rows"], published())
     lines += [f"wrote {path}" for path in (f"{out}/table.md", f"{out}/table.json", *answer["figures"])] if out else []
-    _answer(answer, lines, json_output)
+    _print_answer(answer, lines, json_output)
 
 
 @app.command(epilog="Example: bayescade models --json")
 def models(json_output: Json = False, device: Device = "auto") -> None:
-    """List the models there are."""
+    """List all models."""
     from bayescade.devices import choose_device
     from bayescade.models import list_models
 
     choose_device(device)
     rows = list_models()
-    _answer({"models": rows}, [_model_line(row) for row in rows], json_output)
+    _print_answer({"models": rows}, [_model_line(row) for row in rows], json_output)
 
 
 def _model_line(row: dict[str, Any]) -> str:
@@ -377,14 +394,16 @@ def _model_line(row: dict[str, Any]) -> str:
 def _noise(
     relative: float | None, photons: float, attenuation: float, model: str | None, settings: Sequence[str]
 ) -> Any:
-    """The noise that the options name; None where they name none."""
+    """The noise that the options select; None if they select none."""
     from bayescade.data.noise import common_noise, noise_model
 
     common = relative is not None or bool(photons)
     if model is not None and common:
-        raise UserError("--noise-model: expected it without --noise and --photons; set it with --noise-set key=value")
+        raise UserError(
+            "--noise-model: expected it without --noise and --photons; its settings are given by --noise-set key=value"
+        )
     if model is None and settings:
-        raise UserError(f"--noise-set {settings[0]}: expected the model it sets as well, e.g. --noise-model poisson")
+        raise UserError(f"--noise-set {settings[0]}: expected --noise-model as well, e.g. --noise-model poisson")
     if model is not None:
         return noise_model(model, settings)
     return common_noise(0.01 if relative is None else relative, photons, attenuation) if common else None
@@ -395,16 +414,16 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _table(rows: Sequence[dict[str, Any]], paper: dict[str, dict[str, tuple[float, float]]] | None = None) -> list[str]:
-    wide = max(12, *(len(row["method"]) + 2 for row in rows))
+    name_width = max(12, *(len(row["method"]) + 2 for row in rows))
     lines = [
-        f"{'method':{wide}}{'case':14}{'images':>7}{'PSNR':>9}{'Shepp-Logan':>13}{'SSIM':>8}"
+        f"{'method':{name_width}}{'case':14}{'images':>7}{'PSNR':>9}{'Shepp-Logan':>13}{'SSIM':>8}"
         + ("   paper" if paper else "")
     ]
     for row in rows:
         numbers = (_cell(row["psnr"], 9, 2), _cell(row["psnr_shepp_logan"], 13, 2), _cell(row["ssim"], 8, 4))
-        theirs = (paper or {}).get(row["method"], {}).get(row["case"])
-        beside = f"   {theirs[0]:.2f} / {theirs[1]:.2f}" if theirs else ""
-        lines.append(f"{row['method']:{wide}}{row['case']:14}{row['images']:>7}{''.join(numbers)}{beside}")
+        paper_pair = (paper or {}).get(row["method"], {}).get(row["case"])
+        paper_text = f"   {paper_pair[0]:.2f} / {paper_pair[1]:.2f}" if paper_pair else ""
+        lines.append(f"{row['method']:{name_width}}{row['case']:14}{row['images']:>7}{''.join(numbers)}{paper_text}")
     return lines
 
 
@@ -412,10 +431,10 @@ def _uncertainty(scores: dict[str, Any] | None) -> list[str]:
     if scores is None:
         return []
     if scores["nll"] is None or None in scores["coverage"].values():
-        return ["the uncertainty has no score: something in it is not a finite number"]
-    covered = ", ".join(f"{float(level):.0%} -> {share:.1%}" for level, share in scores["coverage"].items())
+        return ["the uncertainty cannot be scored: some of its values are not finite numbers"]
+    coverages = ", ".join(f"{float(level):.0%} -> {coverage:.1%}" for level, coverage in scores["coverage"].items())
     return [
-        f"coverage of intervals: {covered}",
+        f"coverage of intervals: {coverages}",
         f"NLL {scores['nll']:.3f}, CRPS {scores['crps']:.5f}, epistemic share {scores['epistemic_share']:.2%}",
     ]
 
@@ -424,14 +443,14 @@ def _cell(value: float | None, width: int, digits: int) -> str:
     return f"{'-':>{width}}" if value is None else f"{value:>{width}.{digits}f}"
 
 
-def _warn(rows: Sequence[dict[str, Any]]) -> None:
+def _print_warnings(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         if row.get("warning"):
             name = " ".join(row[key] for key in ("model", "method", "case") if key in row)
             print(f"bayescade: warning: {name}: {row['warning']}", file=sys.stderr)
 
 
-def _answer(answer: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
+def _print_answer(answer: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
     print(json.dumps(answer, allow_nan=False) if as_json else "\n".join(lines))
 
 
@@ -478,5 +497,6 @@ def main() -> None:
     from bayescade.progress import show_progress
 
     show_progress()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop cleans up like an interruption
+    # A stop by a scheduler raises KeyboardInterrupt, like Ctrl-C, so that files are cleaned up.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run())

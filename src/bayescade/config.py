@@ -1,6 +1,7 @@
-"""Settings from a TOML file and `--set key=value`, loaded into the frozen dataclass beside the thing they set.
+"""Settings from a TOML file and from `--set key=value`, loaded into a frozen dataclass.
 
-Settings may have parts: a table in TOML, `part.key=value` on the command line.
+A field of the dataclass may be another dataclass of settings, called a part. A part is a table in TOML; its settings are
+`part.key=value` on the command line.
 """
 
 import dataclasses
@@ -17,16 +18,16 @@ from bayescade.storage.files import read_text
 
 Settings = TypeVar("Settings")
 
-LARGEST = 1e30  # no setting is larger, and the square of none overflows
+LARGEST = 1e30  # limit of the absolute value of a setting, so that its square does not overflow
 
 
 def load_settings(
     kind: type[Settings],
     path: Path | str | None = None,
-    overrides: Sequence[str] = (),  # "key=value"; they beat the file
+    overrides: Sequence[str] = (),  # "key=value"; they replace values of the file
     base: Settings | None = None,  # the settings to start from; default: the defaults of the class
 ) -> Settings:
-    """The settings with the file's values, then the overrides'; an unknown key is an error listing the keys."""
+    """The base settings, changed by the file, then by the overrides; an unknown key is an error that lists the known keys."""
     values = read_toml(path) if path is not None else {}
     for text in overrides:
         key, value = parse_override(text)
@@ -35,7 +36,7 @@ def load_settings(
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
-    """The file's table."""
+    """The content of a TOML file, as nested dictionaries."""
     text = read_text(path)
     try:
         return tomllib.loads(text)
@@ -44,7 +45,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`key=value` as a key and a TOML value; a bare word is text."""
+    """`key=value` as a key and a TOML value; a value that is not TOML is text."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UserError(f"settings: expected key=value, got '{text}'")
@@ -59,18 +60,19 @@ def settings_texts(
 ) -> list[str]:
     """Settings in any of their forms as a list of "part.key=value"."""
     if isinstance(settings, Mapping):
-        return [f"{key}={_toml_value(key, value)}" for key, value in _leaves(settings)]
+        return [f"{key}={_toml_value(key, value)}" for key, value in _flattened(settings)]
     if isinstance(settings, str) or not all(isinstance(text, str) for text in settings):
         raise UserError(f'settings: expected {{"key": value}} or ["key=value"], got {settings!r}')
     return list(settings)
 
 
-def _leaves(table: Mapping[str, Any], part: str = "") -> Iterator[tuple[str, Any]]:
+def _flattened(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """("part.key", value) for every value of nested tables."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{part}{key}.")
+            yield from _flattened(value, f"{prefix}{key}.")
         else:
-            yield f"{part}{key}", value
+            yield f"{prefix}{key}", value
 
 
 def _toml_value(key: str, value: Any) -> str:
@@ -81,61 +83,64 @@ def _toml_value(key: str, value: Any) -> str:
 
 
 def put(values: dict[str, Any], key: str, value: Any) -> None:
-    """Sets `part.key` in nested tables."""
+    """Sets the value of `part.key` in nested tables."""
     *parts, last = key.split(".")
     for part in parts:
         inner = values.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise UserError(f"setting {part}: expected a table to hold {last}, got {inner!r}")
+            raise UserError(f"setting {part}: expected a table with the key '{last}', got {inner!r}")
         values = inner
     values[last] = value
 
 
 def settings_from(
-    kind: type[Settings], values: Mapping[str, Any], base: Settings | None = None, part: str = ""
+    kind: type[Settings],
+    values: Mapping[str, Any],
+    base: Settings | None = None,  # has the fields that `values` does not have; default: the defaults of the class
+    prefix: str = "",  # "part.", before the names of settings in messages
 ) -> Settings:
-    """A frozen dataclass from a table, every value checked against the type of its field."""
+    """A frozen dataclass from a table; the type of every value is checked."""
     types = typing.get_type_hints(kind)
-    known = setting_names(kind, part)
+    known = setting_names(kind, prefix)
     chosen: dict[str, Any] = {}
     for key, value in values.items():
-        name = f"{part}{key}"
+        name = f"{prefix}{key}"
         if key not in types:
             raise UserError(unknown("setting", name, known))
         if dataclasses.is_dataclass(types[key]):
             if not isinstance(value, Mapping):
                 raise UserError(
-                    f"setting {name}: expected a table, e.g. {name}.{_first(types[key])}=..., got {value!r}"
+                    f"setting {name}: expected a table, e.g. {name}.{_first_name(types[key])}=..., got {value!r}"
                 )
             inner = getattr(base, key) if base is not None else None
             chosen[key] = settings_from(types[key], value, inner, f"{name}.")
-        elif not _fits(value, types[key]):
+        elif not _has_type(value, types[key]):
             raise UserError(f"setting {name}: expected {_type_name(types[key])}, got {value!r}")
         else:
             chosen[key] = float(value) if types[key] is float else value
     try:
         return dataclasses.replace(base, **chosen) if base is not None else kind(**chosen)  # type: ignore[type-var]
     except UserError as error:
-        raise UserError(str(error).replace("setting ", f"setting {part}", 1)) from None
+        raise UserError(str(error).replace("setting ", f"setting {prefix}", 1)) from None
 
 
-def setting_names(kind: Any, part: str = "") -> list[str]:
-    """The names of all settings of a dataclass, those of its parts with the part in front."""
+def setting_names(kind: Any, prefix: str = "") -> list[str]:
+    """The names of all settings of a dataclass; a setting of a part has the name `part.key`."""
     types = typing.get_type_hints(kind)
     names: list[str] = []
     for field in dataclasses.fields(kind):
         inner = types[field.name]
         names += (
-            setting_names(inner, f"{part}{field.name}.") if dataclasses.is_dataclass(inner) else [part + field.name]
+            setting_names(inner, f"{prefix}{field.name}.") if dataclasses.is_dataclass(inner) else [prefix + field.name]
         )
     return names
 
 
-def _first(kind: Any) -> str:
+def _first_name(kind: Any) -> str:
     return dataclasses.fields(kind)[0].name
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _has_type(value: Any, kind: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
     if kind is int:

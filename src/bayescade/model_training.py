@@ -1,4 +1,4 @@
-"""Training a model into a run folder, for any inverse problem with given data and truths."""
+"""Trains a model and saves it to a run folder, for any inverse problem with given data and truths."""
 
 import contextlib
 import dataclasses
@@ -29,20 +29,20 @@ from bayescade.training.distributed import ALONE, ProcessGroup
 from bayescade.training.sets import Pair, TrainingData
 from bayescade.training.tensorboard import tracker
 
-ADJOINT_ERROR = 1e-3  # relative mismatch above which an adjoint is wrong
-LEAST_VALUE, MOST_VALUE = 0.02, 50.0  # of the largest truth over the scale of the problem
+ADJOINT_ERROR = 1e-3  # an adjoint with a larger relative mismatch is wrong
+LEAST_VALUE, MOST_VALUE = 0.02, 50.0  # limits of (largest value of the truths) / (scale of the problem)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingRequest:
-    """What is trained, and the run folder."""
+    """What to train, and the folder to save it to."""
 
     out: str  # the run folder
     method: ModuleType
-    settings: Any  # of the method
+    settings: Any  # settings of the method
     identity: Identity
     preset: str
-    noise: str = ""  # of the data, in words
+    noise: str = ""  # the noise of the data, in words
     tensorboard: bool = False
 
 
@@ -53,45 +53,46 @@ def train(
     problem: InverseProblem,
     training: tuple[Any, Any],  # data (images, *range_shape) and truths (images, 1, height, width)
     validation: tuple[Any, Any],
-    name: str = "problem",  # what the model is for, in its card
-    settings: Mapping[str, Any] | Sequence[str] = (),  # over those of the recommended preset
+    name: str = "problem",  # name of the problem, for the model's card
+    settings: Mapping[str, Any] | Sequence[str] = (),  # they replace settings of the recommended preset
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Trains a method for an inverse problem into a run folder, or resumes the run there; gives its summary.
+    """Trains a method for an inverse problem and saves it to the run folder `out`, or resumes the run in `out`.
 
-    `load_model(out, problem=problem)` loads the model. For scans use the command `bayescade train`, which makes the data.
+    Returns a summary. `load_model(out, problem=problem)` loads the model. For scans use the command `bayescade train`,
+    which simulates the data.
     """
     check_seed(seed)
     chosen_method = trainable_method(method)
     check_trainable(problem)
     texts = settings_texts(settings)
-    fixed = [text for text in texts if text.startswith("data.")]
-    if fixed:
-        raise UserError(f"setting {fixed[0]}: the data are given here; leave it out")
-    sets = TrainingData(problem, checked(problem, training), checked(problem, validation))
+    data_settings = [text for text in texts if text.startswith("data.")]
+    if data_settings:
+        raise UserError(f"setting {data_settings[0]}: the data are arguments of this function; remove this setting")
+    sets = TrainingData(problem, checked_pair(problem, training), checked_pair(problem, validation))
     counts = {"images": len(sets.training[0]), "validation_images": len(sets.validation[0])}
     base = chosen_method.preset("recommended")
     base = dataclasses.replace(base, data=dataclasses.replace(base.data, **counts))
-    chosen = load_settings(chosen_method.Settings, overrides=texts, base=base)
-    content = {"name": name, "sha256": content_hash([*sets.training, *sets.validation])}
-    stored = {**dataclasses.asdict(chosen), "noise": None, "images": content}
-    identity = Identity(method, name, None, stored, seed, problem.describe())
-    request = TrainingRequest(out, chosen_method, chosen, identity, "recommended")
+    chosen_settings = load_settings(chosen_method.Settings, overrides=texts, base=base)
+    images = {"name": name, "sha256": content_hash([*sets.training, *sets.validation])}
+    stored_settings = {**dataclasses.asdict(chosen_settings), "noise": None, "images": images}
+    identity = Identity(method, name, None, stored_settings, seed, problem.describe())
+    request = TrainingRequest(out, chosen_method, chosen_settings, identity, "recommended")
     return summary(train_into(request, lambda: sets, problem.device))
 
 
 def trainable_method(name: str) -> ModuleType:
-    """The method of that name; raises unless it can be trained."""
+    """The method of that name; raises unless the method can be trained."""
     if name in plugins.names(methods):
         method = plugins.load(methods, name)
         if not method.ANY_GEOMETRY:
             return method
-    ours = [known for known in plugins.our_names(methods) if not plugins.load(methods, known).ANY_GEOMETRY]
-    raise UserError(plugins.unknown("method to train", name, ours))
+    our_methods = [known for known in plugins.our_names(methods) if not plugins.load(methods, known).ANY_GEOMETRY]
+    raise UserError(plugins.unknown("method to train", name, our_methods))
 
 
 def check_trainable(problem: InverseProblem) -> None:
-    """Raises unless it is a problem in single precision whose adjoint is the transpose of its operator."""
+    """Raises unless `problem` is an InverseProblem in float32 whose adjoint is the transpose of the operator."""
     if not isinstance(problem, InverseProblem):
         raise UserError(f"problem: expected an InverseProblem, got {type(problem).__name__}")
     operator = problem.operator
@@ -110,15 +111,15 @@ def check_trainable(problem: InverseProblem) -> None:
         )
 
 
-def checked(problem: InverseProblem, pair: tuple[Any, Any]) -> Pair:
-    """Data and truths on the device of the problem; raises when they do not fit it."""
+def checked_pair(problem: InverseProblem, pair: tuple[Any, Any]) -> Pair:
+    """Data and truths on the device of the problem; raises if their shapes or values do not fit the problem."""
     data = as_data(pair[0], problem.operator.range_shape, "data")
     truth = as_data(pair[1], problem.operator.domain_shape, "truth")
     if len(data) != len(truth):
-        raise UserError(f"truth: expected as many as data, got {len(truth)} and {len(data)}")
+        raise UserError(f"truth: expected the same number as data, got {len(truth)} truths and {len(data)} data")
     least, most = float(truth.min()), float(truth.max())
     if least < 0:
-        raise UserError(f"truth: expected values of at least 0, which is what methods give, got {least:g}")
+        raise UserError(f"truth: expected values of at least 0, because methods give no negative values, got {least:g}")
     if not LEAST_VALUE <= most / problem.scale <= MOST_VALUE:
         raise UserError(
             f"truth: expected values up to about {problem.scale:g}, the scale of the problem, got {most:g}; "
@@ -128,7 +129,7 @@ def checked(problem: InverseProblem, pair: tuple[Any, Any]) -> Pair:
 
 
 def content_hash(stores: Sequence[Any]) -> str:
-    """The hash of the training data: a run is resumed with the same data only."""
+    """The hash of the training and validation data: a run is resumed only with the same data."""
     digest = hashlib.sha256()
     for store in stores:
         assert isinstance(store, Tensor)
@@ -138,11 +139,14 @@ def content_hash(stores: Sequence[Any]) -> str:
 
 def train_into(
     request: TrainingRequest,
-    make_data: Callable[[], TrainingData],  # called if training is not finished
+    make_data: Callable[[], TrainingData],  # called only if the run is not finished
     device: torch.device,
     processes: ProcessGroup = ALONE,
 ) -> Run:
-    """Fills the run folder; one process at a time, or one group of processes."""
+    """Trains and saves to the run folder, or resumes the run in it; a finished run is returned unchanged.
+
+    Only one process, or one group of processes, may use the folder at a time.
+    """
     with contextlib.ExitStack() as stack:
         if processes.rank == 0:
             stack.enter_context(locked(request.out))
@@ -153,13 +157,13 @@ def train_into(
         else:
             processes.wait()
             run = Run.open_read_only(request.out)
-        run.blocks()  # damaged files raise before any work
+        run.blocks()  # raises for damaged files, before any work is done
         processes.wait()
         if run.manifest.status == "done":
             return run
         start = time.perf_counter()
         data = make_data()
-        seconds = time.perf_counter() - start
+        data_seconds = time.perf_counter() - start
         folder = Path(request.out) / "tensorboard" if request.tensorboard and run.writes else None
         with tracker(folder) as track:
 
@@ -171,9 +175,9 @@ def train_into(
             request.method.train(data, request.settings, run, seed=seed, report=report, processes=processes)
         if not run.manifest.blocks:
             message = warnings_of(run.manifest)[0]
-            raise Failure(f"{request.out}: {message}: nothing was learned; look at the images and the noise")
+            raise Failure(f"{request.out}: {message}: nothing was learned; check the images and the noise")
         finished = dataclasses.replace(
-            run.manifest, training_seconds=run.seconds, data_seconds=seconds, processes=processes.size
+            run.manifest, training_seconds=run.seconds, data_seconds=data_seconds, processes=processes.size
         )
         run.finish(finished, write_card(finished, request.noise))
         return run

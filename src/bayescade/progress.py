@@ -1,6 +1,6 @@
-"""Progress with time left, on standard error; standard output is for results.
+"""Progress and the time left, on standard error; standard output is for results.
 
-Commands show it (`show_progress`); code that is called from Python is quiet.
+Commands switch the display on (`show_progress`); without it nothing is shown, e.g. when functions are called from Python.
 """
 
 import sys
@@ -12,17 +12,17 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-PLAIN_EVERY = 10.0  # seconds between lines where there is no terminal
+PLAIN_EVERY = 10.0  # seconds between lines if standard error is not a terminal
 
 
 class Advance(Protocol):
-    """A function to call with the number of items done since the last call, and a note."""
+    """A function to call with the number of items that were done since the last call, and a note to show."""
 
     def __call__(self, count: int, note: str = "") -> None: ...
 
 
-_shown = False
-_bars: Progress | None = None  # the bars on the terminal; nested work adds a bar below
+_shown = False  # whether the display is on
+_bars: Progress | None = None  # the bars on the terminal; a nested `progress` adds a bar below
 
 
 def show_progress() -> None:
@@ -32,28 +32,28 @@ def show_progress() -> None:
 
 
 def quiet(count: int, note: str = "") -> None:
-    """Progress without display."""
+    """An `Advance` that shows nothing."""
 
 
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Advance]:
-    """Gives a function to call as items are done; shows the number done and the time left.
+    """Gives a function to call when items are done; shows the number of items done and the time left.
 
-    On a terminal it is a bar that disappears at the end; elsewhere a line every few seconds.
+    On a terminal this is a bar that disappears at the end; otherwise a line is printed, at most every 10 seconds.
     """
     if not _shown:
         yield quiet
     elif not sys.stderr.isatty():
-        yield _plain(label, total)
+        yield _line_printer(label, total)
     else:
-        with _terminal() as bars:
+        with _terminal_bars() as bars:
             task = bars.add_task(label, total=total, note="")
             yield lambda count, note="": bars.update(task, advance=count, note=note)
             bars.remove_task(task)
 
 
 @contextmanager
-def _terminal() -> Iterator[Progress]:
+def _terminal_bars() -> Iterator[Progress]:
     global _bars
     if _bars is not None:
         yield _bars
@@ -74,18 +74,18 @@ def _terminal() -> Iterator[Progress]:
             _bars = None
 
 
-def _plain(label: str, total: int) -> Advance:
-    start = shown = time.monotonic()
+def _line_printer(label: str, total: int) -> Advance:
+    start = last_print_time = time.monotonic()
     done = 0
 
     def advance(count: int, note: str = "") -> None:
-        nonlocal done, shown
+        nonlocal done, last_print_time
         done += count
         now = time.monotonic()
-        if now - shown >= PLAIN_EVERY and done < total:
-            left = (now - start) / done * (total - done)
+        if now - last_print_time >= PLAIN_EVERY and done < total:
+            seconds_left = (now - start) / done * (total - done)
             message = f"; {note}" if note else ""
-            print(f"{label}: {done} of {total}, about {left:.0f} s left{message}", file=sys.stderr, flush=True)
-            shown = now
+            print(f"{label}: {done} of {total}, about {seconds_left:.0f} s left{message}", file=sys.stderr, flush=True)
+            last_print_time = now
 
     return advance

@@ -14,7 +14,7 @@ from torch import Tensor
 from bayescade.errors import UserError
 from bayescade.storage.arrays import ArrayReader, ArrayWriter, Attribute, check_finite
 
-# Arrays of a result file, with (images, height, width) in front or, for `sample_images`, (images, samples, height, width).
+# Arrays of a result file, each (images, height, width). `sample_images` is stored as (images, samples, height, width).
 MAPS = (
     "image",
     "aleatoric",
@@ -37,24 +37,24 @@ class Reconstruction:
     """
 
     image: Tensor  # the reconstruction: the mean of the predictive distribution
-    model: str  # name of the model that made it
-    geometry: str | None = None  # JSON text of the geometry; None where the data are not a scan
+    model: str  # name of the model that gave the image
+    geometry: str | None = None  # JSON text of the geometry; None if the data are not a scan
     aleatoric: Tensor | None = None  # variance: uncertainty of the data
     epistemic: Tensor | None = None  # variance: uncertainty of the model
     mc_standard_error: Tensor | None = None  # Monte-Carlo error of the epistemic standard deviation
     image_standard_error: Tensor | None = None  # Monte-Carlo error of the image
     aleatoric_standard_error: Tensor | None = None  # Monte-Carlo error of the aleatoric variance
     lower: Tensor | None = None  # lower end of the calibrated interval
-    upper: Tensor | None = None  # upper end
+    upper: Tensor | None = None  # upper end of the calibrated interval
     sample_images: Tensor | None = None  # (samples, batch, 1, height, width): samples of the image, if they were stored
     truth: Tensor | None = None  # the true image, if known
-    support: Tensor | None = None  # 1 for pixels that the data measure, 0 for others
-    samples: int = 0  # Monte-Carlo samples of the maps; 0 for a method without random numbers
+    support: Tensor | None = None  # 1 for pixels that the data measure, 0 for all other pixels
+    samples: int = 0  # number of Monte-Carlo samples; 0 for a method without random numbers
     seed: int = 0
     settings: str | None = None  # JSON text of the method's settings
-    calibration: str | None = None  # one sentence: what the interval guarantees
-    warning: str | None = None  # why this result should not be trusted
-    scores: Mapping[str, list[float | None]] | None = None  # per image, when the truth is known
+    calibration: str | None = None  # one sentence about what the calibrated interval guarantees
+    warning: str | None = None  # the reason not to trust this result
+    scores: Mapping[str, list[float | None]] | None = None  # one score per image, if the truth is known
 
     def __post_init__(self) -> None:
         if self.image.ndim != 4 or self.image.shape[1] != 1 or self.image.numel() == 0:
@@ -63,7 +63,7 @@ class Reconstruction:
             value = getattr(self, name)
             if value is not None and value.shape != self.image.shape:
                 raise UserError(
-                    f"{name}: expected the image's shape {tuple(self.image.shape)}, got {tuple(value.shape)}"
+                    f"{name}: expected the shape of the image, {tuple(self.image.shape)}, got {tuple(value.shape)}"
                 )
         if self.sample_images is not None and self.sample_images.shape[1:] != self.image.shape:
             raise UserError(
@@ -74,7 +74,7 @@ class Reconstruction:
     def variance(self) -> Tensor:
         """Predictive variance: aleatoric plus epistemic."""
         if self.aleatoric is None or self.epistemic is None:
-            raise UserError(f"{self.model} gives an image without uncertainty; there is no variance to show")
+            raise UserError(f"{self.model} gives an image without uncertainty; the result has no variance")
         return self.aleatoric + self.epistemic
 
     @property
@@ -83,7 +83,7 @@ class Reconstruction:
         return self.variance.sqrt()
 
     def describe(self) -> str:
-        """A few lines about the result and its maps."""
+        """Some lines of text about the result: its maps, scores and warnings."""
         count, _, height, width = self.image.shape
         lines = [f"{count} image{'s' if count != 1 else ''} of {height} x {width} by {self.model}"]
         lines += [f"  {name}: {'yes' if getattr(self, name) is not None else 'no'}" for name in MAPS[1:]]
@@ -92,7 +92,7 @@ class Reconstruction:
         return "\n".join(lines)
 
     def save(self, path: Path | str) -> None:
-        """Writes a result file (HDF5 or NPZ by its ending), whole or not at all."""
+        """Writes a result file atomically, in HDF5 (`.h5`, `.hdf5`) or NPZ (`.npz`)."""
         with ResultWriter(path) as writer:
             writer.append(self)
 
@@ -101,9 +101,11 @@ class Reconstruction:
         """Reads a result file."""
         with ArrayReader(path) as file:
             if "image" not in file.names:
-                raise UserError(f"{path}: not a result file (there is no array 'image'); make one with: reconstruct")
+                raise UserError(
+                    f"{path}: not a result file (there is no array 'image'); make it with: bayescade reconstruct"
+                )
             sample_images = None
-            # Version 0.1 called the images `samples`; in an NPZ that name is also a number.
+            # Version 0.1 stored the sample images as `samples`. In an NPZ `samples` may also be the number of samples.
             for name in ("sample_images", "samples"):
                 if name in file.names and file.array(name).ndim == 4:
                     sample_images = torch.from_numpy(file.read(name)).transpose(0, 1)[:, :, None]
@@ -150,7 +152,7 @@ class ResultWriter:
 
     def __init__(self, path: Path | str):
         self._arrays = ArrayWriter(path)
-        self.scores: dict[str, list[float | None]] = {}  # of all images so far
+        self.scores: dict[str, list[float | None]] = {}  # scores of all images so far
         self._warnings: list[str] = []
 
     def __enter__(self) -> Self:
@@ -163,7 +165,7 @@ class ResultWriter:
         return joined(self._warnings)
 
     def append(self, result: Reconstruction) -> None:
-        """Adds the images of a batch after the earlier ones."""
+        """Appends the images of a batch."""
         maps = {name: getattr(result, name) for name in MAPS}
         arrays = {name: _numpy(value[:, 0]) for name, value in maps.items() if value is not None}
         for name, array in arrays.items():
@@ -196,7 +198,7 @@ class ResultWriter:
 
 
 def joined(warnings: list[str]) -> str | None:
-    """Warnings as one text, each of them once; None where there are none."""
+    """All different warnings as one text; None if there is no warning."""
     return "; ".join(dict.fromkeys(warnings)) or None
 
 
@@ -205,11 +207,11 @@ def _numpy(tensor: Tensor) -> Any:
 
 
 class Reconstructor(ABC):
-    """A method for one problem: data in, a `Reconstruction` out. Methods implement `reconstruct`."""
+    """A method for one problem: called with data, it returns a `Reconstruction`. Methods implement `reconstruct`."""
 
     name: str
-    data_shape: tuple[int, ...]  # of one measurement: (1, views, bins) for a scan
-    data_name: str = "sinogram"  # what messages call it
+    data_shape: tuple[int, ...]  # shape of one measurement: (1, views, bins) for a scan
+    data_name: str = "sinogram"  # name of the data in messages
 
     @property
     def parameters(self) -> int:
@@ -222,7 +224,7 @@ class Reconstructor(ABC):
         *,
         samples: int = 100,
         seed: int = 0,
-        index: int = 0,  # of the first image among all that are reconstructed: its random numbers depend on it
+        index: int = 0,  # index of the first image; the random numbers of an image depend on its index
     ) -> Reconstruction:
         """The reconstruction of each measurement; methods without random numbers ignore `samples`."""
         return self.reconstruct(as_data(data, self.data_shape, self.data_name), samples=samples, seed=seed, index=index)
@@ -240,15 +242,15 @@ class Reconstructor(ABC):
 
 
 def as_data(data: Any, shape: tuple[int, ...], name: str = "sinogram") -> Tensor:
-    """Sinograms, or other data of that shape, as (batch, *shape) in float32; raises when they are not."""
+    """Converts data, e.g. sinograms, to float32 of shape (batch, *shape); raises if the shape or a value is wrong."""
     try:
         tensor = torch.as_tensor(data)
     except (TypeError, ValueError, RuntimeError):
         raise UserError(f"{name}: expected a tensor or an array of numbers, got {type(data).__name__}") from None
     if tensor.layout != torch.strided or tensor.is_complex() or tensor.dtype == torch.bool:
         raise UserError(f"{name}: expected dense real numbers, got {tensor.layout} {tensor.dtype}")
-    inner = shape[1:] if shape[0] == 1 else shape  # the 1 may be left out
-    if tensor.ndim in (len(inner), len(inner) + 1) and tuple(tensor.shape[-len(inner) :]) == inner:
+    short = shape[1:] if shape[0] == 1 else shape  # a first dimension of 1 may be omitted, and so may the batch
+    if tensor.ndim in (len(short), len(short) + 1) and tuple(tensor.shape[-len(short) :]) == short:
         tensor = tensor.reshape(-1, *shape)
     if tuple(tensor.shape[1:]) != tuple(shape) or len(tensor) == 0:
         raise UserError(f"{name}: expected shape (batch, {', '.join(map(str, shape))}), got {tuple(tensor.shape)}")

@@ -222,7 +222,7 @@ def test_a_link_and_its_mode_are_kept(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_before_hdf5_meets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=2_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(OSError, match="no room on the disk: 8"), ArrayWriter(tmp_path / "out.h5") as writer:
+    with pytest.raises(OSError, match="not enough space on the disk: 8"), ArrayWriter(tmp_path / "out.h5") as writer:
         writer.append({"a": np.zeros((1, 1000, 1000))})
     assert list(tmp_path.iterdir()) == []
 
@@ -231,7 +231,7 @@ def test_a_full_disk_is_said_before_hdf5_meets_it(tmp_path: Path, monkeypatch: p
     ("change", "message"),
     [
         ({"image": torch.zeros(1, 5, 6)}, "image: expected shape"),
-        ({"truth": torch.zeros(1, 1, 5, 6)}, "truth: expected the image's shape"),
+        ({"truth": torch.zeros(1, 1, 5, 6)}, "truth: expected the shape of the image"),
         ({"sample_images": torch.zeros(2, 1, 5, 6)}, "sample_images: expected shape"),
     ],
 )
@@ -245,7 +245,7 @@ def test_a_result_of_odd_shapes_cannot_be_made(change: dict, message: str) -> No
     [
         ({"image": np.zeros((16, 16))}, {}, "expected 'image' of shape"),
         ({"other": np.zeros((2, 4, 4))}, {}, "not a result file"),
-        ({"image": np.zeros((2, 4, 4)), "truth": np.zeros((1, 4, 4))}, {}, "truth: expected the image's shape"),
+        ({"image": np.zeros((2, 4, 4)), "truth": np.zeros((1, 4, 4))}, {}, "truth: expected the shape of the image"),
         ({"image": np.zeros((2, 4, 4))}, {"samples": "many"}, "expected a whole number in the attribute 'samples'"),
         ({"image": np.zeros((2, 4, 4))}, {"seed": [1, 2]}, "attribute 'seed'"),
         ({"image": np.zeros((2, 4, 4))}, {"model": 3}, "expected text in the attribute 'model'"),

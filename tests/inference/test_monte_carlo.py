@@ -309,7 +309,7 @@ def test_sampling_stops_at_the_tolerance() -> None:
 
 
 def test_a_schedule_that_cannot_be_is_named() -> None:
-    with pytest.raises(UserError, match="graph is for the fused kernels on a GPU"):
+    with pytest.raises(UserError, match="graph needs the fused kernels on a GPU"):
         Sampler(cascade_of(1), InferenceSettings(schedule="graph"))
     cascade, (problem, y) = cascade_of(2), data_of()
     serial, threads = (

@@ -37,8 +37,8 @@ WHOLE = (
     "out_group",
     "stop",
     "positions",
-    "per",
-    "pixels",
+    "sample_positions",
+    "sample_pixels",
 )
 
 

@@ -51,7 +51,7 @@ def test_known_values() -> None:
 
 @pytest.mark.parametrize("metric", [psnr, ssim, rmse])
 def test_bad_input_is_named(metric) -> None:
-    with pytest.raises(UserError, match="one shape"):
+    with pytest.raises(UserError, match="the same shape"):
         metric(torch.zeros(1, 1, 16, 16), torch.zeros(1, 1, 16, 15), 1.0)
     with pytest.raises(UserError, match="data_range"):
         metric(torch.zeros(1, 1, 16, 16), torch.zeros(1, 1, 16, 16), 0.0)

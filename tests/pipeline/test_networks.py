@@ -71,7 +71,7 @@ def test_a_run_that_was_cut_off_goes_on(
         with pytest.raises(Cut):
             trained(method, geometry, tmp_path / "cut")
     model = load_model(str(tmp_path / "cut"))
-    assert "not trained to its end: 1 of 2 rounds" in (model.warning or "")  # type: ignore[attr-defined]
+    assert "is not finished: 1 of 2 rounds are done" in (model.warning or "")  # type: ignore[attr-defined]
     trained(method, geometry, tmp_path / "cut")
     whole, cut = (read_manifest(tmp_path / name).blocks for name in ("whole", "cut"))
     assert whole[0].sha256 == cut[0].sha256
@@ -103,7 +103,7 @@ def test_what_cannot_be_is_named(
 def test_nothing_else_can_be_set(geometry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained("unet", geometry, tmp_path / "run")
     assert run(["evaluate", str(tmp_path / "run"), "--images", "1", "--set", "fit.epochs=2"]) == 2
-    assert "settings of the training cannot change now" in capsys.readouterr().err
+    assert "settings of the training cannot change after the training" in capsys.readouterr().err
 
 
 def test_weights_of_another_shape_are_named(geometry: str, tmp_path: Path) -> None:

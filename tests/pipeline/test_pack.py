@@ -60,7 +60,7 @@ def test_a_packed_model_has_the_variance_that_is_asked_for_and_learns_no_more(
     assert torch.equal(whole.image, packed.image)
     assert torch.equal(whole.std, packed.std)
     line = [*command("bdgd-plus", geometry, tmp_path / "packed"), "--set", "greedy.blocks=3"]
-    assert "got a model without what further training needs" in said(capsys, line, code=2)
+    assert "got a model without the tensors for further training" in said(capsys, line, code=2)
     assert (tmp_path / "packed" / "manifest.json").read_text() == before
 
 

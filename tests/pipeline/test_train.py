@@ -164,7 +164,7 @@ def test_what_was_trained_cannot_be_set_any_more(
     folder = str(tmp_path / "run")
     said(capsys, command("bdgd-plus", geometry, tmp_path / "run"))
     error = said(capsys, ["evaluate", folder, "--images", "2", "--set", "fit.epochs=3"], code=2)
-    assert "settings of the training cannot change now; you can set: inference.sampling" in error
+    assert "settings of the training cannot change after the training; you can set: inference.sampling" in error
     plain = load_model(folder, settings={"inference.sampling": "activations"})
     assert plain(torch.zeros(1, 1, 6, 15), samples=3).samples == 3
     error = said(capsys, ["evaluate", folder, "--case", "sparse-8", "--images", "2"], code=2)
@@ -276,7 +276,7 @@ def test_a_run_that_is_not_done_is_used_with_a_warning(
     path.write_text(json.dumps({**manifest, "status": "training", "blocks": manifest["blocks"][:1]}))
     warning = load_model(str(tmp_path / "run"))(torch.zeros(1, 1, 6, 15)).warning
     assert warning is not None
-    assert "is not trained to its end: 1 of 2 blocks" in warning
+    assert "is not finished: 1 of 2 blocks are trained" in warning
 
 
 def test_a_model_is_evaluated_with_its_own_noise(

@@ -103,7 +103,7 @@ def test_what_a_manifest_adds_up_to() -> None:
 )
 def test_what_is_not_a_manifest_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(UserError, match=r"manifest.json: not a manifest of ours, or damaged \("):
+    with pytest.raises(UserError, match=r"manifest.json: not a manifest of bayescade, or damaged \("):
         read_manifest(tmp_path)
 
 
@@ -117,19 +117,22 @@ def test_what_is_not_a_manifest_is_named(tmp_path: Path, text: str) -> None:
         ({"training_seconds": None}, "missing: 'training_seconds'"),
         ({"colour": "red"}, "unknown: 'colour'"),
         ({"blocks": 3}, "expected a list of 'blocks'"),
-        ({"blocks": [3]}, "expected a block's table, got 3"),
-        ({"blocks": [{"file": "a"}]}, "missing: a block's 'sha256'"),
-        ({"blocks": [{**to_json(MANIFEST)["blocks"][0], "gain": "much"}]}, "unexpected: a block's 'gain' = 'much'"),
-        ({"blocks": [{**to_json(MANIFEST)["blocks"][0], "warnings": [1]}]}, "unexpected: a block's 'warnings'"),
-        ({"blocks": [{**to_json(MANIFEST)["blocks"][0], "file": "../a"}]}, "unexpected: a block's 'file' = '../a'"),
-        ({"ended": {"block": 2}}, "missing: the end's 'tries'"),
+        ({"blocks": [3]}, "expected a table in 'blocks', got 3"),
+        ({"blocks": [{"file": "a"}]}, "missing: 'sha256' in 'blocks'"),
+        ({"blocks": [{**to_json(MANIFEST)["blocks"][0], "gain": "much"}]}, "unexpected: 'gain' = 'much' in 'blocks'"),
+        (
+            {"blocks": [{**to_json(MANIFEST)["blocks"][0], "warnings": [1]}]},
+            "unexpected: 'warnings' = (1,) in 'blocks'",
+        ),
+        ({"blocks": [{**to_json(MANIFEST)["blocks"][0], "file": "../a"}]}, "unexpected: 'file' = '../a' in 'blocks'"),
+        ({"ended": {"block": 2}}, "missing: 'tries' in 'ended'"),
     ],
 )
 def test_every_kind_of_damage_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({**to_json(MANIFEST), **change}))
     with pytest.raises(UserError) as error:
         read_manifest(tmp_path)
-    assert f"not a manifest of ours, or damaged ({message}" in str(error.value)
+    assert f"not a manifest of bayescade, or damaged ({message}" in str(error.value)
 
 
 def test_a_missing_key_is_named(tmp_path: Path) -> None:
@@ -142,7 +145,7 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_named(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"format": 9}')
-    with pytest.raises(UserError, match=r"manifest.json: expected format 1 to 2, got 9: a newer version wrote it"):
+    with pytest.raises(UserError, match=r"manifest.json: expected format 1 to 2, got 9: a newer version of bayescade"):
         read_manifest(tmp_path)
 
 
@@ -200,7 +203,7 @@ def test_settings_that_are_no_more_are_named(then: dict[str, Any]) -> None:
 def test_a_removed_setting_at_another_value_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(_format_1.REMOVED_SETTINGS, "fit.epochs", 4)
     (tmp_path / "manifest.json").write_text(json.dumps({**to_json(MANIFEST), "format": 1}))
-    with pytest.raises(UserError, match=r"manifest.json: setting fit.epochs = 3: this version works as with 4"):
+    with pytest.raises(UserError, match=r"manifest.json: setting fit.epochs = 3: this version supports only 4"):
         read_manifest(tmp_path)
 
 

@@ -71,6 +71,6 @@ def test_a_trainable_model_has_all_tensors(tmp_path: Path, half: bool) -> None:
 def test_what_was_left_out_does_not_come_back(tmp_path: Path) -> None:
     with_state(tmp_path / "run")
     pack(tmp_path / "run", tmp_path / "model")
-    with pytest.raises(UserError, match="got a model without what further training needs"):
+    with pytest.raises(UserError, match="got a model without the tensors for further training"):
         pack(tmp_path / "model", tmp_path / "trainable", trainable=True)
     assert not (tmp_path / "trainable").exists()

@@ -1,1 +1,1 @@
-"""Gaussian distributions: random layers, their KL divergence from the prior, and moments after a function."""
+"""Gaussian distributions: random layers, their KL divergence from the prior, and moments of functions of a Gaussian."""

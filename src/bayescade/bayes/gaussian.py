@@ -1,4 +1,4 @@
-"""Independent Gaussians, one per pixel, and the moments of a function of them."""
+"""Independent Gaussians, one per pixel, and the moments of functions of a Gaussian."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ class Gaussian:
 
 
 def safe_sqrt(variance: Tensor) -> Tensor:
-    """sqrt(v) for v >= 0, with derivative 0 instead of infinity at v = 0: nothing is added to v."""
+    """sqrt(v) for v >= 0, with derivative 0 instead of infinity at v = 0; no small number is added to v."""
     positive = variance > 0
     return torch.where(positive, torch.where(positive, variance, 1).sqrt(), 0)
 
@@ -48,7 +48,7 @@ def expectation(
     variance: Tensor,
     nodes: int = 12,
 ) -> Tensor:
-    """E f(z), z ~ N(m, s^2), by Gauss-Hermite quadrature: exact for polynomials of degree below 2 `nodes`."""
+    """E f(z), z ~ N(m, s^2), by Gauss-Hermite quadrature: exact for polynomials of degree below 2 * `nodes`."""
     points, weights = np.polynomial.hermite_e.hermegauss(nodes)
     std = safe_sqrt(variance)
     total = torch.zeros_like(mean)

@@ -1,12 +1,13 @@
-"""The posterior of a last layer in closed form, its features frozen.
+"""The posterior of the weights of a last layer in closed form, for fixed features.
 
-Where pixel i has features h_i (a 3 x 3 patch of all channels, and a 1 for the bias), precision w_i and residual e_i at the
-present weights m, the likelihood is Gaussian in the weights with precision G = sum w h h' and slope r = sum w e h. With prior
-N(0, I) on the weights, none on the bias, and the likelihood raised to 1 / temperature, the exact posterior has
+Pixel i has features h_i (a 3 x 3 patch of all channels, and a 1 for the bias), a noise precision w_i, and a residual e_i at the
+current mean m of the weights. Then the likelihood is Gaussian in the weights. Its precision is G = sum w h h', and the gradient
+of its logarithm at m is r = sum w e h. With the prior N(0, I) for the weights, a flat prior for the bias, and the likelihood
+raised to the power 1 / temperature, the exact posterior has
 
     precision P + G / temperature,    mean m + (P + G / temperature)^-1 (r / temperature - P m),    P = diag(1, ..., 1, 0),
 
-and the Gaussian with independent weights that is nearest to it in KL(q || p) has this mean and the variances
+and the Gaussian with independent weights that is nearest to the posterior in KL(q || p) has this mean and the variances
 1 / (1 + G_dd / temperature). For a likelihood that is not Gaussian in the weights this is one step of Fisher scoring.
 """
 
@@ -19,7 +20,7 @@ from torch.nn.functional import pad, unfold
 
 from bayescade.bayes.layers import KERNEL, LastConv, MeanFieldConv
 
-WORK_BYTES = 2**30  # most bytes of patches in memory
+WORK_BYTES = 2**30  # most bytes of patches in memory at the same time
 
 
 @final
@@ -27,30 +28,34 @@ class NormalEquations:
     """G and r, summed over the pixels of many batches, in float64."""
 
     def __init__(self, layer: MeanFieldConv):
-        size = layer.weight.numel() + 1
-        self.gram = torch.zeros((size, size), dtype=torch.float64, device=layer.weight.device)
-        self.slope = torch.zeros(size, dtype=torch.float64, device=layer.weight.device)
+        unknowns = layer.weight.numel() + 1  # weights and bias
+        self.gram = torch.zeros((unknowns, unknowns), dtype=torch.float64, device=layer.weight.device)  # G
+        self.slope = torch.zeros(unknowns, dtype=torch.float64, device=layer.weight.device)  # r
 
     def add(
         self,
         h: Tensor,  # (batch, channels, height, width)
-        weight: Tensor,  # (batch, 1, height, width) w
+        weight: Tensor,  # (batch, 1, height, width) w: the precision of each pixel
         residual: Tensor,  # (batch, 1, height, width) e
     ) -> None:
-        """Adds the pixels of a batch. Patches are large, so it splits the batch to fit memory."""
+        """Adds the pixels of a batch. Patches are large, so the batch is split to fit memory."""
         h = h if h.dtype == torch.float64 else h.float()
-        at_once = max(1, WORK_BYTES // (4 * len(self.slope) * h[0, 0].numel() * h.element_size()))
-        parts = zip(h.split(at_once), weight.split(at_once), residual.split(at_once), strict=True)
-        for features, w, e in parts:
+        at_once = max(1, WORK_BYTES // (4 * len(self.slope) * h[0, 0].numel() * h.element_size()))  # number of images
+        chunks = zip(h.split(at_once), weight.split(at_once), residual.split(at_once), strict=True)
+        for features, w, e in chunks:
             patches = unfold(features, KERNEL, padding=KERNEL // 2)  # (images, channels * 9, pixels)
             patches = torch.cat([patches, torch.ones_like(patches[:, :1])], 1).transpose(0, 1).flatten(1)
             weighted = patches * w.flatten()
             self.gram += (weighted @ patches.T).double()
             self.slope += (weighted @ e.flatten()).double()
 
-    def posterior(self, mean: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Mean (weights, then bias) and covariance of the exact posterior, linearised at the present mean."""
-        prior = torch.ones_like(self.slope)
+    def posterior(
+        self,
+        mean: Tensor,  # (weights + 1,) m: weights, then bias
+        temperature: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and covariance of the exact posterior, from G and r at the current mean m."""
+        prior = torch.ones_like(self.slope)  # the diagonal of P
         prior[-1] = 0
         precision = torch.diag(prior) + self.gram / temperature
         step = torch.linalg.solve(precision, self.slope / temperature - prior * mean)
@@ -58,7 +63,7 @@ class NormalEquations:
 
     @torch.no_grad()
     def refit(self, layer: MeanFieldConv, temperature: float = 1.0) -> None:
-        """Sets the layer to the nearest Gaussian with independent weights."""
+        """Sets the layer to the Gaussian with independent weights that is nearest to the posterior."""
         layer.log_std.copy_(posterior_log_std(self.gram.diagonal()[:-1], temperature).reshape(layer.log_std.shape))
         mean = torch.cat([layer.weight.flatten(), layer.bias]).double()
         mean, _ = self.posterior(mean, temperature)
@@ -81,9 +86,9 @@ class Inputs(Protocol):
 
     def curvature(
         self,
-        weight: Tensor,  # (images, 1, height, width) w
+        weight: Tensor,  # (images, 1, height, width) w: the precision of each pixel
     ) -> Tensor:
-        """The diagonal of G, (channels, 3, 3) in float64."""
+        """The diagonal of G without the bias, (channels, 3, 3) in float64."""
 
 
 @final
@@ -108,9 +113,9 @@ class PlainInputs:
 
     def curvature(
         self,
-        weight: Tensor,  # (images, 1, height, width) w
+        weight: Tensor,  # (images, 1, height, width) w: the precision of each pixel
     ) -> Tensor:
-        """The diagonal of G, (channels, 3, 3): for each tap, the weighted sum of its squared features."""
+        """The diagonal of G without the bias, (channels, 3, 3): for each weight, the sum of w times its squared feature."""
         height, width = self.h.shape[-2:]
         h = self.h if self.h.dtype == torch.float64 else self.h.float()
         squares = pad(h, (KERNEL // 2,) * 4) ** 2
@@ -124,7 +129,7 @@ class PlainInputs:
 
 @final
 class Curvature:
-    """The diagonal of G. The standard deviations need nothing else, and it is much cheaper than G."""
+    """The diagonal of G, summed over many batches. It is enough for the standard deviations, and much cheaper than G."""
 
     def __init__(self, layer: MeanFieldConv):
         self.diagonal = torch.zeros(layer.weight.shape[1:], dtype=torch.float64, device=layer.weight.device)
@@ -132,21 +137,21 @@ class Curvature:
     def add(
         self,
         inputs: Inputs,
-        weight: Tensor,  # (images, 1, height, width) w
+        weight: Tensor,  # (images, 1, height, width) w: the precision of each pixel
     ) -> None:
         """Adds the pixels of a batch."""
         self.diagonal += inputs.curvature(weight)
 
     @torch.no_grad()
     def refit(self, layer: MeanFieldConv, temperature: float = 1.0) -> None:
-        """Sets the standard deviations of the layer; its mean stays."""
+        """Sets the standard deviations of the layer; the means do not change."""
         layer.log_std.copy_(self.log_std(temperature))
 
     def log_std(self, temperature: float = 1.0) -> Tensor:
-        """Log standard deviations of the nearest Gaussian with independent weights, (1, channels, 3, 3)."""
+        """Logarithms of the standard deviations of the Gaussian nearest to the posterior, (1, channels, 3, 3)."""
         return posterior_log_std(self.diagonal, temperature)[None]
 
 
 def posterior_log_std(diagonal: Tensor, temperature: float) -> Tensor:
-    """log s = -log(1 + G_dd / temperature) / 2, like the diagonal."""
+    """log s = -log(1 + G_dd / temperature) / 2, of the shape of the diagonal."""
     return -torch.log1p(diagonal / temperature) / 2

@@ -1,4 +1,4 @@
-"""Convolutions whose weights are Gaussian: the last layer of a block, and of its variance network.
+"""Convolutions with Gaussian weights: the last layer of a block, and the last layer of its variance network.
 
 A layer is applied in one of four ways: with the mean of its weights; with independent noise in every pixel of its output (local
 reparametrisation: for training, and in the paper for inference too); with one sample of the weights for all pixels and all
@@ -15,17 +15,17 @@ from torch.nn.functional import conv2d
 from bayescade.bayes.gaussian import safe_sqrt
 from bayescade.bayes.kl import kl_from_standard_normal
 
-KERNEL = 3  # height and width in pixels; images are padded with zeros
-MEAN_STD = 0.05  # of the initial means
-LOG_STD_START, LOG_STD_NOISE = -9.0, 0.05  # of the initial log standard deviations
+KERNEL = 3  # height and width of a convolution in pixels; images are padded with zeros
+MEAN_STD = 0.05  # standard deviation of the random initial means
+LOG_STD_START, LOG_STD_NOISE = -9.0, 0.05  # mean and standard deviation of the random initial log standard deviations
 
 
 class LastConv(nn.Module, ABC):
     """A 3 x 3 convolution to one channel, with weights that may be random and a bias that is not."""
 
-    weight: nn.Parameter  # (1, channels, 3, 3): the mean
+    weight: nn.Parameter  # (1, channels, 3, 3): the mean of the weights
     bias: nn.Parameter  # (1,)
-    jitter: float = 0.0  # see MeanFieldConv
+    jitter: float = 0.0  # added to the variance of the output: see MeanFieldConv
 
     @property
     @abstractmethod
@@ -38,14 +38,14 @@ class LastConv(nn.Module, ABC):
 
     @abstractmethod
     def kl(self) -> Tensor:
-        """Divergence of the weights' distribution from the prior N(0, I)."""
+        """Kullback-Leibler divergence of the distribution of the weights from the prior N(0, I)."""
 
     @abstractmethod
     def output_variance(
         self,
         h: Tensor,  # (batch, channels, height, width)
     ) -> Tensor:
-        """Variance of the output of each pixel, (batch, 1, height, width)."""
+        """Variance of the output in each pixel, (batch, 1, height, width)."""
 
     def mean(
         self,
@@ -59,7 +59,7 @@ class LastConv(nn.Module, ABC):
         h: Tensor,  # (batch, channels, height, width)
         noise: Tensor,  # (batch, 1, height, width), standard normal
     ) -> Tensor:
-        """Mean output plus noise of the output's variance, independent in every pixel."""
+        """Mean output plus noise with the variance of the output, independent in every pixel."""
         return self.mean(h) + safe_sqrt(self.output_variance(h)) * noise
 
     def sample_weights(
@@ -74,30 +74,33 @@ class LastConv(nn.Module, ABC):
         h: Tensor,  # (batch, channels, height, width)
         weights: Tensor,  # (samples, channels, 3, 3)
     ) -> Tensor:
-        """The output of every image with every sample of the weights, (samples * batch, 1, height, width)."""
+        """The output of every image with every sample of the weights, (samples * batch, 1, height, width).
+
+        First come all images of sample 0.
+        """
         out = conv2d(h, weights, self.bias.expand(len(weights)), padding=KERNEL // 2)
         return out.transpose(0, 1).flatten(0, 1)[:, None]
 
     def conv_per_sample(
         self,
-        h: Tensor,  # (samples * batch, channels, height, width), samples in front
+        h: Tensor,  # (samples * batch, channels, height, width): first all images of sample 0
         weights: Tensor,  # (samples, channels, 3, 3)
     ) -> Tensor:
-        """The output of every sample's images with the weights of that sample, (samples * batch, 1, height, width).
+        """The output for the images of every sample with the weights of this sample, (samples * batch, 1, height, width).
 
-        One matrix product over the channels for the nine taps, then the nine images are shifted and added.
+        One matrix product over the channels gives an image for each of the nine taps. The nine images are shifted and added.
         """
         samples, channels = weights.shape[:2]
         height, width = h.shape[-2:]
         taps = weights.flatten(2).transpose(1, 2)  # (samples, 9, channels)
         pixels = h.permute(0, 2, 3, 1).reshape(samples, -1, channels)  # no copy when channels are last in memory
-        parts = torch.bmm(taps, pixels.transpose(1, 2)).reshape(samples, KERNEL * KERNEL, -1, height, width)
+        by_tap = torch.bmm(taps, pixels.transpose(1, 2)).reshape(samples, KERNEL * KERNEL, -1, height, width)
         edge = KERNEL // 2
-        parts = nn.functional.pad(parts, (edge, edge, edge, edge))
+        by_tap = nn.functional.pad(by_tap, (edge, edge, edge, edge))
         out = self.bias.expand(1)
         for tap in range(KERNEL * KERNEL):
             down, right = divmod(tap, KERNEL)
-            out = out + parts[:, tap, :, down : down + height, right : right + width]
+            out = out + by_tap[:, tap, :, down : down + height, right : right + width]
         return out.flatten(0, 1)[:, None]
 
 
@@ -107,7 +110,7 @@ class PlainConv(LastConv):
 
     def __init__(self, channels: int, generator: torch.Generator):
         super().__init__()
-        self.weight, self.bias = _weight(channels, generator), nn.Parameter(torch.zeros(1))
+        self.weight, self.bias = _initial_mean(channels, generator), nn.Parameter(torch.zeros(1))
 
     @property
     def random(self) -> bool:
@@ -127,13 +130,13 @@ class PlainConv(LastConv):
 class MeanFieldConv(LastConv):
     """Independent Gaussian weights with prior N(0, 1).
 
-    `jitter` is added to the variance of the output, as in the authors' code. It is 0 except in the preset `as-released`. It
-    adds noise of that variance to every pixel of every block, whatever the posterior is.
+    `jitter` is added to the variance of the output, as in the code of the paper's authors. It is 0 except in the preset
+    `as-released`. It adds noise of this variance to every pixel of every block, even if the weights have no variance.
     """
 
     def __init__(self, channels: int, generator: torch.Generator):
         super().__init__()
-        self.weight, self.bias = _weight(channels, generator), nn.Parameter(torch.zeros(1))
+        self.weight, self.bias = _initial_mean(channels, generator), nn.Parameter(torch.zeros(1))
         start = torch.full_like(self.weight.data, LOG_STD_START)
         self.log_std = nn.Parameter(start + LOG_STD_NOISE * torch.randn(start.shape, generator=generator))
 
@@ -152,5 +155,5 @@ class MeanFieldConv(LastConv):
         return variance + self.jitter if self.jitter else variance
 
 
-def _weight(channels: int, generator: torch.Generator) -> nn.Parameter:
+def _initial_mean(channels: int, generator: torch.Generator) -> nn.Parameter:
     return nn.Parameter(MEAN_STD * torch.randn((1, channels, KERNEL, KERNEL), generator=generator))

@@ -1,12 +1,14 @@
-"""One block of a cascade: x_{k+1} = relu(x_k + f(x_k, inputs)) (equation 2 of the paper), and the variance of its error.
+"""One block of a cascade: x_{k+1} = relu(x_k + f(x_k, inputs)), and the variance of the error of x_{k+1}.
 
-All convolutions are 3 x 3 with zeros around the image and a ReLU after them, but the last:
+The first formula is equation 2 of the paper. All convolutions are 3 x 3 with zero padding. A ReLU follows every
+convolution except the last. The numbers of channels are:
 
-    image branch   image and memory channels: 1 + m -> c -> 2c
-    input branch   planes of the problem, the gradient first: n -> c -> 2c
-    common         4c -> 2c -> c, then the last convolution c -> 1
+    image branch   image and memory: 1 + m -> c -> 2c
+    input branch   planes of the problem: n -> c -> 2c
+    common         both branches: 4c -> 2c -> c, then the last convolution c -> 1
 
-The memory for the next block is the first m of the c common features.
+The planes of the problem are `InverseProblem.inputs`; the first plane is the gradient of the data fidelity. The c
+outputs before the last convolution are the common features. The first m of them are the memory for the next block.
 """
 
 import dataclasses
@@ -30,12 +32,13 @@ VARIANCES = ("inputs", "features")
 
 @dataclasses.dataclass(frozen=True)
 class BlockSettings:
-    """Shape of a block; the defaults are the paper's."""
+    """Channels of a block, and the input of its variance network; the defaults are those of the paper."""
 
     channels: int = 16  # c
-    memory_channels: int = 0  # m: features that a block passes to the next
-    # What the variance network sees: inputs (image and planes; 4 channels, 1 convolution: the paper), or features (also the
-    # common features, without gradient; 16 channels, 2 convolutions).
+    memory_channels: int = 0  # m: number of features that a block passes to the next block
+    # Input of the variance network. inputs: image, memory and planes of the problem; the network has 4 channels and 1
+    # convolution before its last layer (the paper). features: also the common features, which are detached (no gradient
+    # flows back through them); 16 channels and 2 convolutions.
     variance: str = "inputs"
 
     def __post_init__(self) -> None:
@@ -43,7 +46,8 @@ class BlockSettings:
             raise UserError(f"setting channels: expected a whole number from 1 to 1024, got {self.channels}")
         if not 0 <= self.memory_channels <= self.channels:
             raise UserError(
-                f"setting memory_channels: expected 0 to {self.channels} (channels), got {self.memory_channels}"
+                f"setting memory_channels: expected 0 to {self.channels} (the setting channels), "
+                f"got {self.memory_channels}"
             )
         if self.variance not in VARIANCES:
             raise UserError(f"setting variance: expected {' or '.join(VARIANCES)}, got '{self.variance}'")
@@ -53,74 +57,81 @@ class BlockSettings:
 class State:
     """The input of a block: image and memory."""
 
-    image: Tensor  # (batch, 1, height, width); (samples * batch, ...) with samples in front where `repeated`
-    memory: Tensor | None = None  # (like the image, m channels)
-    repeated: bool = False  # whether every sample has a different image; else all samples share one
+    # (batch, 1, height, width). If `repeated`: (samples * batch, 1, height, width), ordered by sample.
+    image: Tensor
+    memory: Tensor | None = None  # like the image, but with m channels
+    repeated: bool = False  # whether every sample of the weights has different images; if not, all share the same
 
     @property
     def shared(self) -> bool:
-        """Whether all samples share one image."""
+        """Whether all samples of the weights share the same images."""
         return not self.repeated
 
     def planes(self) -> list[Tensor]:
-        """Image and memory, (batch, 1, height, width) each."""
+        """Image and memory as a list of planes, (batch, 1, height, width) each."""
         return [self.image, *(self.memory.split(1, 1) if self.memory is not None else ())]
 
     def stacked(self) -> Tensor:
-        """Image and memory side by side, (batch, 1 + m, height, width)."""
+        """Image and memory, concatenated along the channel axis, (batch, 1 + m, height, width)."""
         return self.image if self.memory is None else torch.cat([self.image, self.memory], 1)
 
     @classmethod
-    def unstacked(cls, planes: Tensor) -> "State":
-        """The state of `stacked` planes."""
+    def unstacked(
+        cls,
+        planes: Tensor,  # (batch, 1 + m, height, width)
+    ) -> "State":
+        """The inverse of `stacked`, for a state that is not `repeated`."""
         return cls(planes[:, :1], planes[:, 1:] if planes.shape[1] > 1 else None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """The inputs of the last layers of a block, in the layout of the runner that made them."""
+    """Inputs of the last layer and of the variance network, in the memory layout of the runner that computed them."""
 
-    planes: Tensor  # image, memory and scaled inputs, (batch, 1 + m + n, height, width) in plain layout
-    common: Tensor  # the common features, (batch, c, height, width) in plain layout
+    planes: Tensor  # image, memory and scaled inputs, (batch, 1 + m + n, height, width) in the plain runner
+    common: Tensor  # the common features, (batch, c, height, width) in the plain runner
 
 
 class Variance(nn.Module, ABC):
     """The aleatoric variance of a block's output: a function of z, the output of the variance network.
 
-    z = last(body(inputs)); a variance without a last layer is a constant.
+    z = last(body(`network_input`)). If `last` is None there is no network: all pixels have the same variance.
     """
 
-    floor: float = 0.0  # the smallest variance
-    sees_features: bool = False  # whether the body sees the common features beside the planes
-    body: ConvStack | None
-    last: LastConv | None
+    floor: float = 0.0  # lower bound of the variance
+    sees_features: bool = False  # whether the common features are inputs of the body, besides the planes
+    body: ConvStack | None  # the variance network before its last layer
+    last: LastConv | None  # the last layer of the variance network
 
     @abstractmethod
     def of(self, z: Tensor | None) -> Tensor:
-        """The variance, like z, or (1, 1, 1, 1)."""
+        """The variance for this z: of the shape of z, or (1, 1, 1, 1) if all pixels have the same variance."""
 
     @abstractmethod
     def expected_of(self, mean: Tensor | None, variance: Tensor | None) -> Tensor:
-        """The mean of the variance for Gaussian z."""
+        """The expected value of `of(z)` if z is Gaussian with this mean and variance."""
 
     @abstractmethod
     def variance_and_information(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The variance, and the Fisher information of z, like z."""
+        """The variance `of(z)`, and the Fisher information about z in every pixel, of the shape of z."""
 
     @abstractmethod
     def rescale(self, level: float) -> None:
-        """Sets the scale of its standard deviations, where it has one."""
+        """Sets the scale of the predicted standard deviations, if this class has such a scale."""
 
     @abstractmethod
     def start(self, variance: float) -> None:
-        """Initialises it to about this variance in every pixel."""
+        """Sets the parameters so that the predicted variance is about `variance` in every pixel."""
 
     @abstractmethod
-    def zero_weights_of(self, features: Tensor) -> None:
-        """Sets to zero the weights of the selected common features, (c,) booleans, if the body sees them."""
+    def zero_weights_of(
+        self,
+        features: Tensor,  # (c,) booleans: a mask of common features
+    ) -> None:
+        """If the common features are inputs of the body: sets the weights of the masked features to zero."""
 
     def network_input(self, features: Features) -> Tensor:
-        """The input of the body, (batch, planes, height, width)."""
+        """The input of the body, (batch, channels, height, width)."""
         if not self.sees_features:
             return features.planes
         return torch.cat([features.planes, features.common.detach().to(features.planes.dtype)], 1)
@@ -132,21 +143,24 @@ class Variance(nn.Module, ABC):
         return h
 
     def forward(self, features: Features, sampling: Sampling, shared: bool) -> Tensor:
-        """The variance, which broadcasts to the images of the samples."""
+        """The variance; its shape broadcasts to the images of all samples."""
         if self.last is None:
             return self.of(None)
         z = sampling.output(self.last, self.last_inputs(features), shared)
-        return self.of(z.float() if z.dtype == torch.bfloat16 else z)  # a square near zero needs full precision
+        return self.of(z.float() if z.dtype == torch.bfloat16 else z)  # bfloat16 is too coarse for the square
 
     def expected(self, features: Features) -> Tensor:
-        """Its mean over the weights, which broadcasts to the images."""
+        """The mean of the variance over the random weights; its shape broadcasts to the images."""
         if self.last is None:
             return self.expected_of(None, None)
         h = self.last_inputs(features)
         return self.expected_of(self.last.mean(h), self.last.output_variance(h))
 
     def at_mean(self, features: Features) -> tuple[Tensor, tuple[Inputs, Tensor] | None]:
-        """The variance at the mean weights, and of its last layer, if it has one, inputs and Fisher information."""
+        """The variance with mean weights; and inputs and Fisher information of its last layer.
+
+        The second value is None if the variance has no last layer.
+        """
         if self.last is None:
             return self.of(None), None
         inputs = PlainInputs(self.last_inputs(features))
@@ -156,9 +170,14 @@ class Variance(nn.Module, ABC):
 
 @final
 class Trunk(nn.Module):
-    """The features of a block: a branch for image and memory, one for the planes of the problem, and the common part."""
+    """Computes the common features: an image branch, an input branch, then the common convolutions of both branches."""
 
-    def __init__(self, settings: BlockSettings, inputs: int, generator: torch.Generator):
+    def __init__(
+        self,
+        settings: BlockSettings,
+        inputs: int,  # n: number of planes of the problem
+        generator: torch.Generator,
+    ):
         super().__init__()
         c = settings.channels
         self.image = ConvStack([1 + settings.memory_channels, c, 2 * c], generator)
@@ -167,8 +186,8 @@ class Trunk(nn.Module):
 
     def forward(
         self,
-        image: Tensor,  # (batch, 1 + m, height, width)
-        inputs: Tensor,  # (batch, n, height, width), scaled
+        image: Tensor,  # (batch, 1 + m, height, width): image and memory
+        inputs: Tensor,  # (batch, n, height, width): planes of the problem, scaled
     ) -> Tensor:
         """The common features, (batch, c, height, width)."""
         if image.device.type == "cpu" and not torch.is_grad_enabled():
@@ -182,30 +201,40 @@ class Trunk(nn.Module):
         return common
 
     def branches(self) -> list[tuple[Convolution, Convolution]]:
-        """The convolutions of both branches, pair by pair."""
+        """Pairs (convolution of the image branch, convolution of the input branch), the first layer first."""
         return list(zip(self.image.convolutions(), self.gradient.convolutions(), strict=True))
 
     def joined(self) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Weight, bias and groups of the branches' convolutions, both branches as one, so that no copy joins their outputs."""
-        for one, other in self.branches():
-            bias = torch.cat([one.bias, other.bias])
-            if one.in_channels == other.in_channels:
-                yield torch.cat([one.weight, other.weight]), bias, 2
-            else:  # zeros for the inputs of the other branch
-                into, out = one.in_channels + other.in_channels, len(one.bias)
-                weight = one.weight.new_zeros((len(bias), into, KERNEL, KERNEL))
-                weight[:out, : one.in_channels], weight[out:, one.in_channels :] = one.weight, other.weight
+        """Weight, bias and groups of convolutions that compute both branches at once.
+
+        So no copy is needed to concatenate the outputs of the two branches.
+        """
+        for image, inputs in self.branches():
+            bias = torch.cat([image.bias, inputs.bias])
+            if image.in_channels == inputs.in_channels:
+                yield torch.cat([image.weight, inputs.weight]), bias, 2
+            else:  # groups must have equal numbers of channels: instead, weights between the two branches are zero
+                split_in, split_out = image.in_channels, len(image.bias)
+                weight = image.weight.new_zeros((len(bias), split_in + inputs.in_channels, KERNEL, KERNEL))
+                weight[:split_out, :split_in], weight[split_out:, split_in:] = image.weight, inputs.weight
                 yield weight, bias, 1
 
 
 @final
 class Block(nn.Module):
-    """(state, inputs) -> Gaussian around the next image."""
+    """(state, inputs) -> Gaussian with the next image as its mean."""
 
     input_scale: Tensor
     output_scale: Tensor
 
-    def __init__(self, settings: BlockSettings, trunk: Trunk, last: LastConv, variance: Variance | None, inputs: int):
+    def __init__(
+        self,
+        settings: BlockSettings,
+        trunk: Trunk,
+        last: LastConv,
+        variance: Variance | None,
+        inputs: int,  # n: number of planes of the problem
+    ):
         super().__init__()
         self.memory_channels = settings.memory_channels
         self.trunk = trunk
@@ -216,12 +245,12 @@ class Block(nn.Module):
 
     @property
     def layers(self) -> list[LastConv]:
-        """The random layers: that of the image, and that of the variance."""
+        """The layers with random weights: the last layer of the image, then the last layer of the variance network."""
         layers = [self.last, self.variance.last if self.variance is not None else None]
         return [layer for layer in layers if layer is not None and layer.random]
 
     def kl(self) -> Tensor:
-        """Divergence of the random weights from the prior."""
+        """Kullback-Leibler divergence of the distribution of the random weights from the prior."""
         return sum((layer.kl() for layer in self.layers), start=self.last.weight.new_zeros(()))
 
     def features(
@@ -229,24 +258,25 @@ class Block(nn.Module):
         state: State,
         inputs: Tensor,  # (batch, n, height, width): `InverseProblem.inputs`
     ) -> Features:
-        """The inputs of the last layers."""
+        """The inputs of the last layer and of the variance network."""
         image, scaled = state.stacked(), inputs * self.input_scale.reshape(-1, 1, 1)
         return Features(torch.cat([image, scaled], 1), self.trunk(image, scaled))
 
     def next_image(self, state: State, features: Features, sampling: Sampling) -> Tensor:
-        """relu(x + output_scale last(h))."""
+        """relu(x + output_scale last(h)), h the common features."""
         out = sampling.output(self.last, features.common, state.shared)
         return relu(sampling.repeat_for_samples(state.image, state.shared) + self.output_scale * out)
 
     def forward(self, state: State, inputs: Tensor, sampling: Sampling) -> Gaussian:
-        """The next image and its variance."""
+        """The next image and its aleatoric variance."""
         features = self.features(state, inputs)
         image = self.next_image(state, features, sampling)
         return Gaussian(image, self.variance(features, sampling, state.shared) if self.variance is not None else None)
 
     def moments_of(self, x: Tensor, mean: Tensor, variance: Tensor) -> Gaussian:
-        """Moments of the next image over the weights of the last layer, from those of its output.
+        """Mean and variance of the next image over the random weights, from those of the last layer's output.
 
-        The last layer is linear in its weights, so x + output is Gaussian in every pixel, with known moments after the ReLU.
+        The last layer is linear in its weights. So x + output is Gaussian in every pixel, and its moments after the
+        ReLU are known in closed form.
         """
         return Gaussian(*relu_moments(x + self.output_scale * mean, self.output_scale**2 * variance))

@@ -1,7 +1,7 @@
-"""A block computed by the fused kernels: equal to the plain layers up to rounding, many times faster on a GPU.
+"""A block computed by the fused kernels: equal to the plain runner up to rounding, many times faster on a GPU.
 
-The kernels need as many planes in the image branch as in the input branch. The smaller one is padded with planes whose weights
-are zero.
+The kernels need equal numbers of planes in the image branch and in the input branch. The branch with fewer planes is
+padded with planes whose weights are zero.
 """
 
 import dataclasses
@@ -28,14 +28,15 @@ def fused_prediction(
     block: Block,
     state: State,
     inputs: Tensor,  # (batch, n, height, width)
-    noise: Mapping[LastConv, Tensor],  # (batch, 1, height, width) per random layer; empty: the mean of the weights
-    dtype: torch.dtype,  # of features: bfloat16, float16, float32, or float64
+    noise: Mapping[LastConv, Tensor],  # (batch, 1, height, width) normals per random layer; empty: mean weights
+    dtype: torch.dtype,  # of the features: bfloat16, float16, float32, or float64
 ) -> Gaussian:
-    """`plain_prediction` by the fused kernels, differentiable in the parameters of the block."""
+    """The same as `plain_prediction`, by the fused kernels; differentiable in the parameters of the block."""
     frame = frame_of(state)
     planes = planes_of(block, state, inputs, frame, dtype)
 
     def output(layers: Sequence[Layer], extra: Tensor | None, last: LastConv) -> tuple[Tensor, Tensor]:
+        """The output of the last layer after these layers, with its noise; and the input of the last layer."""
         weights, variances = last_layout(last.weight)[0], last_layout(last.std() ** 2)[0]
         mean, variance, features = stack(planes, extra, layers, weights, variances, frame)
         out = mean.reshape(state.image.shape) + last.bias
@@ -55,18 +56,19 @@ def fused_prediction(
 
 @final
 class FusedRunner(BlockRunner):
-    """A trained block computed by the fused kernels, without gradients; its weights are laid out once for many calls."""
+    """A trained block by the fused kernels, without gradients; its weights are converted once for many calls."""
 
     def __init__(self, block: Block, dtype: torch.dtype):
         self.block = block
         self.dtype = dtype
-        self.laid_out: dict[LastConv, tuple[Tensor, Tensor]] = {}  # means and variances of the last layers
+        # Means and variances of the weights of last layers, in the layout of the kernels.
+        self.last_weights: dict[LastConv, tuple[Tensor, Tensor]] = {}
         variance = block.variance
         with torch.no_grad():
-            self.trunk = [prepared(layer, dtype) for layer in trunk_layers(block.trunk)]
+            self.trunk = [in_precision(layer, dtype) for layer in trunk_layers(block.trunk)]
             self.body = []
             if variance is not None and variance.last is not None:
-                self.body = [prepared(layer, dtype) for layer in body_layers(block, variance)]
+                self.body = [in_precision(layer, dtype) for layer in body_layers(block, variance)]
 
     @torch.no_grad()
     def features(self, state: State, inputs: Tensor) -> Features:
@@ -112,12 +114,15 @@ class FusedRunner(BlockRunner):
         return {layer: last_layout(layer.sample_weights(normals)) for layer, normals in noise.items()}
 
     def last_inputs(self, state: State, features: Features) -> Inputs:
-        """The input of the image's last layer, for its posterior."""
+        """The input of the image's last layer; the posterior of this layer is computed from it."""
         return FusedInputs(features.common, frame_of(state), self.block.last.weight.shape[1])
 
     @torch.no_grad()
     def at_mean(self, state: State, features: Features) -> tuple[Tensor, tuple[Inputs, Tensor] | None]:
-        """Variance at the mean weights; inputs and Fisher information of its last layer, or None."""
+        """The variance with mean weights; and inputs and Fisher information of its last layer.
+
+        The second value is None if the variance has no last layer.
+        """
         variance = self.block.variance
         assert variance is not None
         if variance.last is None:
@@ -129,15 +134,15 @@ class FusedRunner(BlockRunner):
         return value, (inputs, information)
 
     def _weights(self, layer: LastConv, sampling: Sampling, state: State) -> tuple[Tensor, bool]:
-        """The weights of a last layer in the layout of the kernels, and whether all samples share the images."""
+        """The weights of a last layer in the layout of the kernels; and whether each sample is used for all images."""
         if isinstance(sampling, SampledWeights) and layer in sampling.weights:
             return sampling.weights[layer], state.shared
         return self._mean_and_variance(layer)[0], True
 
     def _mean_and_variance(self, layer: LastConv) -> tuple[Tensor, Tensor]:
-        if layer not in self.laid_out:
-            self.laid_out[layer] = last_layout(layer.weight), last_layout(layer.std() ** 2)
-        return self.laid_out[layer]
+        if layer not in self.last_weights:
+            self.last_weights[layer] = last_layout(layer.weight), last_layout(layer.std() ** 2)
+        return self.last_weights[layer]
 
     def _variance_features(self, variance: Variance, features: Features, frame: Frame) -> Tensor:
         extra = features.common if variance.sees_features else None
@@ -153,9 +158,9 @@ class FusedRunner(BlockRunner):
 class FusedInputs:
     """The input of a last layer for a batch of images, in the layout of the kernels."""
 
-    features: Tensor  # (1, padded positions, in)
+    features: Tensor  # (1, padded positions, padded channels): see `Frame`
     frame: Frame
-    channels: int
+    channels: int  # without padding
 
     @property
     def size(self) -> int:
@@ -169,15 +174,15 @@ class FusedInputs:
 
     def output_variance(self, layer: LastConv) -> Tensor:
         """The variance of the output, (images, 1, height, width)."""
-        laid_out = last_layout(layer.std() ** 2)
-        _, variance = last_layer(self.features, laid_out, laid_out, self.frame, shared=True)
+        variances = last_layout(layer.std() ** 2)
+        _, variance = last_layer(self.features, variances, variances, self.frame, shared=True)
         return as_images(variance, self.frame, layer) + layer.jitter
 
     def curvature(
         self,
-        weight: Tensor,  # (images, 1, height, width)
+        weight: Tensor,  # (images, 1, height, width): a factor for every pixel
     ) -> Tensor:
-        """The weighted sums of squares of the features, (channels, 3, 3) in float64."""
+        """For each weight of the layer, the weighted sum of its squared features, (channels, 3, 3) in float64."""
         taps = curvature(self.features, weight, self.frame)[: KERNEL * KERNEL, : self.channels]
         return taps.T.reshape(-1, KERNEL, KERNEL)
 
@@ -193,58 +198,67 @@ def frame_of(state: State) -> Frame:
 
 
 def planes_of(block: Block, state: State, inputs: Tensor, frame: Frame, dtype: torch.dtype) -> Tensor:
-    """Image and memory, then the scaled inputs, as planes; both are padded to the same number."""
-    images, others = state.planes(), list(inputs.split(1, 1))
+    """Image and memory, then the scaled inputs, as planes for the kernels.
+
+    The shorter of the two lists of planes is padded, with copies of the image, to the length of the longer list.
+    """
+    state_planes, input_planes = state.planes(), list(inputs.split(1, 1))
     scales = list(block.input_scale.split(1))
-    number = max(len(images), len(others))
-    fill = [images[0]] * (number - len(images)), [images[0]] * (number - len(others))
-    unscaled: list[Tensor | None] = [None] * number
-    planes = [*images, *fill[0], *others, *fill[1]]
-    return frame.planes(planes, dtype, [*unscaled, *scales, *[None] * len(fill[1])])
+    count = max(len(state_planes), len(input_planes))
+    state_padding = [state.image] * (count - len(state_planes))
+    input_padding = [state.image] * (count - len(input_planes))
+    unscaled: list[Tensor | None] = [None] * count
+    planes = [*state_planes, *state_padding, *input_planes, *input_padding]
+    return frame.planes(planes, dtype, [*unscaled, *scales, *[None] * len(input_padding)])
 
 
-def prepared(layer: Layer, dtype: torch.dtype) -> Layer:
-    """The layer in the precision of the features."""
+def in_precision(layer: Layer, dtype: torch.dtype) -> Layer:
+    """The layer with its weights, but not its bias, in this type; all are contiguous in memory."""
     planes = layer.planes.to(dtype).contiguous() if layer.planes is not None else None
     weights = layer.weights.to(dtype).contiguous() if layer.weights is not None else None
     return Layer(planes, weights, layer.bias.contiguous())
 
 
 def trunk_layers(trunk: Trunk) -> list[Layer]:
-    """The two branches side by side as groups, then the common part."""
-    first, *others = trunk.branches()
-    number = max(conv.in_channels for conv in first)
-    layers = [layer_of([filled_up(conv.weight, number) for conv in first], None, [conv.bias for conv in first])]
-    layers += [layer_of(None, [conv.weight for conv in pair], [conv.bias for conv in pair]) for pair in others]
-    joining, *rest = trunk.common.convolutions()
-    half = joining.in_channels // 2
-    halves = [filled_up(part, filled(half)) for part in joining.weight.split(half, 1)]
-    layers.append(layer_of(None, [torch.cat(halves, 1)], [joining.bias]))
-    return layers + [plain_layer(conv) for conv in rest]
+    """The layers of a trunk for the kernels: layers of two groups (the two branches), then the common layers."""
+    first_pair, *other_pairs = trunk.branches()
+    planes = max(conv.in_channels for conv in first_pair)
+    weights = [pad_inputs(conv.weight, planes) for conv in first_pair]
+    layers = [layer_of(weights, None, [conv.bias for conv in first_pair])]
+    layers += [layer_of(None, [conv.weight for conv in pair], [conv.bias for conv in pair]) for pair in other_pairs]
+    first_common, *other_common = trunk.common.convolutions()
+    half = first_common.in_channels // 2  # channels of one branch, whose output the kernels pad to `filled(half)`
+    halves = [pad_inputs(weight, filled(half)) for weight in first_common.weight.split(half, 1)]
+    layers.append(layer_of(None, [torch.cat(halves, 1)], [first_common.bias]))
+    return layers + [feature_layer(conv) for conv in other_common]
 
 
 def body_layers(block: Block, variance: Variance) -> list[Layer]:
-    """The variance network before its last layer: the planes, and the common features if it sees them."""
+    """The layers of the variance network before its last layer, for the kernels.
+
+    The inputs of the first layer are the planes of `planes_of` and, if `sees_features`, the common features.
+    """
     assert variance.body is not None
-    first, *rest = variance.body.convolutions()
-    images, inputs = 1 + block.memory_channels, len(block.input_scale)
-    planes = first.weight[:, : images + inputs]
-    if images != inputs:
-        parts = planes[:, :images], planes[:, images:]
-        planes = torch.cat([filled_up(part, max(images, inputs)) for part in parts], 1)
-    features = [first.weight[:, images + inputs :]] if variance.sees_features else None
-    return [layer_of([planes], features, [first.bias]), *(plain_layer(conv) for conv in rest)]
+    first, *others = variance.body.convolutions()
+    state_planes, input_planes = 1 + block.memory_channels, len(block.input_scale)
+    plane_weights = first.weight[:, : state_planes + input_planes]
+    if state_planes != input_planes:
+        split = plane_weights.split([state_planes, input_planes], 1)
+        plane_weights = torch.cat([pad_inputs(weight, max(state_planes, input_planes)) for weight in split], 1)
+    feature_weights = [first.weight[:, state_planes + input_planes :]] if variance.sees_features else None
+    layer = layer_of([plane_weights], feature_weights, [first.bias])
+    return [layer, *(feature_layer(conv) for conv in others)]
 
 
-def plain_layer(conv: Convolution) -> Layer:
-    """A convolution of features."""
+def feature_layer(conv: Convolution) -> Layer:
+    """A convolution whose inputs are features only, no planes."""
     return layer_of(None, [conv.weight], [conv.bias])
 
 
-def filled_up(
+def pad_inputs(
     weight: Tensor,  # (out, in, 3, 3)
-    number: int,
+    channels: int,  # at least `in`
 ) -> Tensor:
-    """The weights with zeros for more inputs, (out, number, 3, 3)."""
-    more = number - weight.shape[1]
-    return pad(weight, (0, 0, 0, 0, 0, more)) if more else weight
+    """The weights with zeros for additional input channels, (out, channels, 3, 3)."""
+    missing = channels - weight.shape[1]
+    return pad(weight, (0, 0, 0, 0, 0, missing)) if missing else weight

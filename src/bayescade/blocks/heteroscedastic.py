@@ -1,7 +1,11 @@
-"""BDGD+'s block: a random last layer, and a variance network with another random last layer (equation 7 of the paper).
+"""The block of BDGD+: a random last layer, and a variance network whose last layer is random too.
 
-variance = (scale softplus(z))^2 + floor, z the output of a small network of the image and the gradient. The scale is 1 in the
-paper. We set it to the size of the errors: then an error of z changes the variance by a factor, not by an exponent.
+    variance = (scale softplus(z))^2 + floor,    z the output of the variance network (equation 7 of the paper).
+
+The setting `variance` says what the inputs of the network are. The scale is 1 in the paper. Our training sets it to the
+root mean square error of the block's input images (unless `start` is fresh). Then z is of order 1, where softplus(z)
+is roughly linear. With scale 1 a small variance needs z far below 0, where softplus(z) is about exp(z): there an error
+d of z multiplies the variance by exp(2 d).
 """
 
 import math
@@ -16,14 +20,15 @@ from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks.block import Block, BlockSettings, Trunk, Variance
 from bayescade.blocks.convolution import ConvStack
 
-# Channels and convolutions of the variance network, and the smallest variance, by what the network sees.
+# For each value of the setting `variance`: channels and convolutions of the variance network before its last layer, and
+# the smallest variance.
 CHANNELS = {"inputs": 4, "features": 16}
 DEPTH = {"inputs": 1, "features": 2}
 FLOOR = {"inputs": 1e-6, "features": 1e-9}
 
 
 def build(settings: BlockSettings, generator: torch.Generator, inputs: int = 1) -> Block:
-    """A block with fresh weights."""
+    """A block with new initial weights; `inputs` is the number of planes of the problem."""
     trunk = Trunk(settings, inputs, generator)
     last = MeanFieldConv(settings.channels, generator)
     return Block(settings, trunk, last, VarianceNet(settings, inputs, generator), inputs)
@@ -31,7 +36,7 @@ def build(settings: BlockSettings, generator: torch.Generator, inputs: int = 1) 
 
 @final
 class VarianceNet(Variance):
-    """A variance for every pixel."""
+    """A variance for every pixel, computed by a network."""
 
     body: ConvStack
     last: MeanFieldConv
@@ -43,9 +48,9 @@ class VarianceNet(Variance):
         self.sees_features = kind == "features"
         self.floor = FLOOR[kind]
         self.register_buffer("scale", torch.ones(()))
-        self.planes = 1 + settings.memory_channels + inputs
-        into = self.planes + (settings.channels if self.sees_features else 0)
-        self.body = ConvStack([into, *[CHANNELS[kind]] * DEPTH[kind]], generator)
+        self.planes = 1 + settings.memory_channels + inputs  # number of planes in the input of the body
+        in_channels = self.planes + (settings.channels if self.sees_features else 0)
+        self.body = ConvStack([in_channels, *[CHANNELS[kind]] * DEPTH[kind]], generator)
         self.last = MeanFieldConv(CHANNELS[kind], generator)
 
     def of(self, z: Tensor | None) -> Tensor:
@@ -60,7 +65,7 @@ class VarianceNet(Variance):
 
     def variance_and_information(self, z: Tensor) -> tuple[Tensor, Tensor]:
         variance = self.of(z)
-        slope = 2 * self.scale**2 * softplus(z) * torch.sigmoid(z) / variance  # of log v
+        slope = 2 * self.scale**2 * softplus(z) * torch.sigmoid(z) / variance  # d log(variance) / dz
         return variance, slope**2 / 2
 
     def rescale(self, level: float) -> None:

@@ -1,4 +1,4 @@
-"""BDGD's block: a random last layer, and one variance for all pixels of all images (equation 6 of the paper)."""
+"""The block of BDGD: a random last layer, and one variance for all pixels of all images (equation 6 of the paper)."""
 
 import math
 from typing import final
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks.block import Block, BlockSettings, Trunk, Variance
 
-STD_START = 0.1
+STD_START = 0.1  # initial standard deviation
 
 
 def build(settings: BlockSettings, generator: torch.Generator, inputs: int = 1) -> Block:
-    """A block with fresh weights."""
+    """A block with new initial weights; `inputs` is the number of planes of the problem."""
     trunk = Trunk(settings, inputs, generator)
     last = MeanFieldConv(settings.channels, generator)
     return Block(settings, trunk, last, OneVariance(), inputs)
@@ -21,7 +21,7 @@ def build(settings: BlockSettings, generator: torch.Generator, inputs: int = 1) 
 
 @final
 class OneVariance(Variance):
-    """One trainable variance."""
+    """One trainable variance for all pixels of all images."""
 
     def __init__(self) -> None:
         super().__init__()

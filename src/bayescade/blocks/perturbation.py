@@ -1,9 +1,13 @@
-"""A block computed by perturbation: features are changes from those of a reference, in bfloat16.
+"""A block computed by perturbation: from the changes of its features relative to a reference, in bfloat16.
 
-A sample of the weights changes an image by about 1e-4 of its values. In bfloat16 the sum of value and change would lose the
-change, but the change alone has three digits, whatever its size. Convolutions are linear, and
-relu(a + d) - relu(a) = max(d + min(a, 0), -max(a, 0)): only rounding separates this from the plain layers. Some CPUs multiply
-twice as fast in bfloat16. Images, projections and last layers stay in the precision of the images.
+A sample of the weights changes an image by about 1e-4 of its values. In bfloat16, rounding would remove this change
+from the sum of value and change; but the change alone has about three digits, whatever its size. Convolutions are
+linear. A ReLU whose input is a at the reference changes by
+
+    relu(a + d) - relu(a) = max(d + min(a, 0), -max(a, 0)),    d the change of its input.
+
+So the result is equal to that of the plain runner up to rounding. Some CPUs multiply twice as fast in bfloat16. Images,
+projections and last layers are computed in the precision of the images.
 """
 
 import dataclasses
@@ -24,7 +28,7 @@ from bayescade.blocks.sampling import Sampling
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """The weights of a convolution with a ReLU after it."""
+    """The weights of a convolution; a ReLU follows it."""
 
     weight: Tensor
     bias: Tensor
@@ -32,24 +36,27 @@ class Weights:
 
 
 def stack_weights(stack: ConvStack) -> list[Weights]:
-    """The weights of a stack."""
+    """The weights of the convolutions of a stack."""
     return [Weights(conv.weight, conv.bias) for conv in stack.convolutions()]
 
 
 @final
 class PerturbedStack:
-    """Convolutions with stored outputs for reference inputs; for other inputs they compute the change."""
+    """Convolutions with a ReLU after each, whose values at reference inputs are stored.
+
+    For other inputs only the change of the output is computed, and added to the stored output.
+    """
 
     def __init__(
         self,
         stack: Sequence[Weights],
-        inputs: Tensor,  # (batch, in, height, width): the reference
-        dtype: torch.dtype,  # of changes
+        inputs: Tensor,  # (batch, in, height, width): the reference inputs
+        dtype: torch.dtype,  # of the changes
     ):
         self.inputs = inputs
         self.dtype = dtype
         self.weights, self.groups = [], []
-        self.below, self.above = [], []  # min(a, 0) and -max(a, 0) of the input a of each ReLU
+        self.below, self.above = [], []  # min(a, 0) and -max(a, 0), a the reference input of each ReLU
         h = inputs.contiguous(memory_format=torch.channels_last)
         for layer in stack:
             a = conv2d(h, layer.weight, layer.bias, padding=KERNEL // 2, groups=layer.groups)
@@ -57,12 +64,12 @@ class PerturbedStack:
             self.groups.append(layer.groups)
             h = relu(a)
             self.below.append(torch.sub(a, h, out=a).to(dtype))
-            self.above.append(h.to(dtype).neg_())
-        self.output = h  # (batch, out, height, width)
+            self.above.append(-h.to(dtype))
+        self.output = h  # (batch, out, height, width): at the reference inputs
 
     def __call__(
         self,
-        inputs: Tensor,  # (samples * batch, in, height, width), samples in front
+        inputs: Tensor,  # (samples * batch, in, height, width), ordered by sample
     ) -> Tensor:
         """The output, (samples * batch, out, height, width)."""
         change = (inputs.unflatten(0, (-1, len(self.inputs))) - self.inputs).flatten(0, 1)
@@ -76,7 +83,10 @@ class PerturbedStack:
 
 @final
 class PerturbationRunner(BlockRunner):
-    """A block near a reference, which is its first input. Run a cascade once with mean weights to set the references."""
+    """A block computed by its changes from a reference: the input of the first call.
+
+    So first run a cascade once with mean weights: this sets the references of all its blocks.
+    """
 
     def __init__(self, block: Block, dtype: torch.dtype = torch.bfloat16):
         self.block = block
@@ -119,18 +129,18 @@ class PerturbationRunner(BlockRunner):
         return self.plain.sample_weights(noise)
 
     def _last_inputs(self, features: Features) -> Tensor:
-        """The input of the variance's last layer."""
+        """The input of the last layer of the variance network."""
         variance = self.block.variance
         assert variance is not None
         assert variance.body is not None
-        seen = variance.network_input(features)
+        body_input = variance.network_input(features)
         if self.body is None:
-            self.body = PerturbedStack(stack_weights(variance.body), seen, self.dtype)
+            self.body = PerturbedStack(stack_weights(variance.body), body_input, self.dtype)
             return self.body.output
-        return self.body(seen)
+        return self.body(body_input)
 
     @staticmethod
     def bytes_for(block: Block, pixels: int, dtype: torch.dtype = torch.bfloat16) -> int:
-        """About the memory of the reference, in bytes."""
-        width = sum(parameter.shape[0] for parameter in block.trunk.parameters() if parameter.ndim == 4)
-        return 2 * width * pixels * dtype.itemsize
+        """Approximate size in bytes of the stored reference, for images with `pixels` pixels in total."""
+        channels = sum(parameter.shape[0] for parameter in block.trunk.parameters() if parameter.ndim == 4)
+        return 2 * channels * pixels * dtype.itemsize

@@ -1,4 +1,7 @@
-"""How a block is computed: interface and plain runner. The other runners are `fused` and `perturbation`."""
+"""The interface of runners, which compute a trained block, and the plain runner.
+
+The other runners are in `fused` and `perturbation`.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,7 +18,7 @@ from bayescade.blocks.sampling import ActivationNoise, MeanWeights, Sampling
 
 
 class BlockRunner(ABC):
-    """Applies a trained block many times. `testing.check_runner` tests a new runner."""
+    """Computes a trained block, for many inputs. `testing.check_runner` tests a new runner."""
 
     block: Block
 
@@ -25,36 +28,39 @@ class BlockRunner(ABC):
         state: State,
         inputs: Tensor,  # (batch, n, height, width): `InverseProblem.inputs`
     ) -> Features:
-        """The inputs of the last layers."""
+        """The inputs of the last layer and of the variance network."""
 
     @abstractmethod
     def image(self, state: State, features: Features, sampling: Sampling) -> Tensor:
-        """The next image, relu(x + output_scale last(h)), (samples * batch, ...) where weights are sampled."""
+        """The next image, relu(x + output_scale last(h)), h the common features.
+
+        If weights are sampled: (samples * batch, 1, height, width), ordered by sample.
+        """
 
     @abstractmethod
     def memory(self, state: State, features: Features) -> Tensor | None:
-        """The memory for the next block, (batch, m, height, width)."""
+        """The memory for the next block, (batch, m, height, width); None if m = 0."""
 
     @abstractmethod
     def variance(self, state: State, features: Features, sampling: Sampling) -> Tensor | None:
-        """The aleatoric variance of the next image; None where the block has none."""
+        """The aleatoric variance of the next image; None if the block has no variance."""
 
     @abstractmethod
     def moments(self, state: State, features: Features) -> tuple[Gaussian, Tensor | None]:
         """Mean and (epistemic) variance of the next image over the random weights, in closed form; and the mean of the
-        aleatoric variance."""
+        aleatoric variance over the random weights, None if the block has no variance."""
 
     @abstractmethod
     def sample_weights(
         self,
         noise: Mapping[LastConv, Tensor],  # (samples, channels, 3, 3), standard normal
     ) -> dict[LastConv, Tensor]:
-        """Samples of the weights of the random layers, in this runner's layout, for `SampledWeights`."""
+        """Samples of the weights of the random layers, in the memory layout of this runner, for `SampledWeights`."""
 
 
 @final
 class PlainRunner(BlockRunner):
-    """The torch layers."""
+    """Computes a block with its torch layers."""
 
     def __init__(self, block: Block):
         self.block = block
@@ -82,11 +88,14 @@ class PlainRunner(BlockRunner):
         return {layer: layer.sample_weights(normals) for layer, normals in noise.items()}
 
     def last_inputs(self, state: State, features: Features) -> Inputs:
-        """The input of the image's last layer, for its posterior."""
+        """The input of the image's last layer; the posterior of this layer is computed from it."""
         return PlainInputs(features.common)
 
     def at_mean(self, state: State, features: Features) -> tuple[Tensor, tuple[Inputs, Tensor] | None]:
-        """Variance at the mean weights; inputs and Fisher information of its last layer, or None."""
+        """The variance with mean weights; and inputs and Fisher information of its last layer.
+
+        The second value is None if the variance has no last layer.
+        """
         assert self.block.variance is not None
         return self.block.variance.at_mean(features)
 
@@ -95,10 +104,10 @@ def plain_prediction(
     block: Block,
     state: State,
     inputs: Tensor,  # (batch, n, height, width)
-    noise: Mapping[LastConv, Tensor],  # (batch, 1, height, width) per random layer; empty: the mean of the weights
-    dtype: torch.dtype,  # of features: that of the images, or bfloat16
+    noise: Mapping[LastConv, Tensor],  # (batch, 1, height, width) normals per random layer; empty: mean weights
+    dtype: torch.dtype,  # of the features: the type of the images, or bfloat16
 ) -> Gaussian:
-    """The next image with noise of activations, differentiable in the parameters of the block."""
+    """The next image and its variance, with `ActivationNoise`; differentiable in the parameters of the block."""
     sampling = ActivationNoise(noise) if noise else MeanWeights()
     mixed = dtype == torch.bfloat16
     with torch.autocast(inputs.device.type, torch.bfloat16, enabled=mixed, cache_enabled=False):

@@ -1,4 +1,4 @@
-"""What is sampled in the random layers of a block: nothing, noise of their outputs, or their weights."""
+"""What is sampled in the random layers of a block: nothing, noise that is added to their outputs, or their weights."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,25 +10,25 @@ from bayescade.bayes.layers import LastConv
 
 
 class Sampling(ABC):
-    """How the random layers of a block are applied. A layer that it does not name has its mean weights."""
+    """How the random layers of a block are applied. A layer without noise and without samples uses its mean weights."""
 
     @abstractmethod
     def output(
         self,
         layer: LastConv,
-        h: Tensor,  # (batch, channels, height, width), with samples in front unless `shared`
-        shared: bool,  # all samples share one image
+        h: Tensor,  # (batch, channels, height, width); if not `shared`: (samples * batch, ...), ordered by sample
+        shared: bool,  # whether all samples share the same images
     ) -> Tensor:
-        """The layer's output, with samples in front where weights are sampled."""
+        """The layer's output; if weights are sampled: (samples * batch, 1, height, width), ordered by sample."""
 
     def repeat_for_samples(self, x: Tensor, shared: bool) -> Tensor:
-        """Repeats a tensor for every sample, if the output of a random layer has one image per sample."""
+        """Repeats x for every sample if weights are sampled and x is shared by all samples; else gives x unchanged."""
         return x
 
 
 @final
 class MeanWeights(Sampling):
-    """Nothing is sampled: the mean of the weights."""
+    """Nothing is sampled: all layers use their mean weights."""
 
     def output(self, layer: LastConv, h: Tensor, shared: bool) -> Tensor:
         return layer.mean(h)
@@ -36,7 +36,7 @@ class MeanWeights(Sampling):
 
 @final
 class ActivationNoise(Sampling):
-    """Noise in the output of each layer, independent in every pixel (the paper)."""
+    """Noise is added to the output of each random layer, independent in every pixel (the paper)."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ActivationNoise(Sampling):
 
 @final
 class SampledWeights(Sampling):
-    """Samples of the weights, each used for all pixels and all images; in the layout of the runner that uses them."""
+    """Samples of the weights, in the memory layout of the runner; one sample is used for all pixels and all images."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class SampledWeights(Sampling):
 
     @property
     def samples(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return len(next(iter(self.weights.values())))
 
     def output(self, layer: LastConv, h: Tensor, shared: bool) -> Tensor:

@@ -1,7 +1,7 @@
 """A cache of arrays, keyed by the hash of everything that determines them. If the folder cannot be written, nothing is cached.
 
-A file is named by the hash of its key and contains the key. It is written whole or not at all. A damaged file, or one with
-another key, gives a warning and is made again (an NPZ has a checksum of every array).
+A file is named by the hash of its key and contains the key. It is written completely or not at all. If a file is damaged or
+contains another key, there is a warning and the arrays are made again (an NPZ file has a checksum of every array).
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def cached(
     make: Callable[[], Arrays],
     folder: Path | None = None,
 ) -> Arrays:
-    """The arrays for the key: from the cache, or made now and cached."""
+    """The arrays of the key: read from the cache, or made now and cached."""
     text = json.dumps(key, sort_keys=True, allow_nan=False)
     folder = folder or cache_folder()
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.npz"
@@ -41,7 +41,7 @@ def cached(
         try:
             return _read(path, text)
         except UserError as error:
-            warnings.warn(f"{error} It is made again.", stacklevel=2)
+            warnings.warn(f"{error}; the arrays are made again", stacklevel=2)
     arrays = make()
     try:
         make_folder(folder)
@@ -56,5 +56,5 @@ def cached(
 def _read(path: Path, text: str) -> Arrays:
     with ArrayReader(path) as file:
         if file.attribute("key") != text:
-            raise UserError(f"{path}: this cache file holds something else than its name says.")
+            raise UserError(f"{path}: this cache file holds the arrays of another key")
         return {name: np.asarray(file.array(name)) for name in file.names if name != "key"}

@@ -1,4 +1,4 @@
-"""Image files: NPY, or NPZ and HDF5 with `images` or `truth`."""
+"""Image files: NPY files, or NPZ and HDF5 files with an array `images` or `truth`."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def read_images(
     path: Path | str,
     shape: tuple[int, int] | None = None,  # expected (height, width)
 ) -> Tensor:
-    """Images of a file, (images, 1, height, width), float32; values should lie in about [0, 1]."""
+    """The images of a file, (images, 1, height, width), float32. Values should lie in about [0, 1]; this is not checked."""
     check_readable(path)
     path = Path(path)
     if suffix(path) == ".npy":
@@ -36,7 +36,7 @@ def read_images(
         raise UserError(f"{path}: expected images of shape (images, height, width), got {array.shape}")
     if shape is not None and array.shape[1:] != tuple(shape):
         raise UserError(
-            f"{path}: the geometry is for images of {shape[0]} x {shape[1]} pixels, these have {array.shape[1]} x "
+            f"{path}: the geometry is for images of {shape[0]} x {shape[1]} pixels, these images have {array.shape[1]} x "
             f"{array.shape[2]}; use a geometry file with image_shape = [{array.shape[1]}, {array.shape[2]}]"
         )
     check_finite(str(path), array)
@@ -47,4 +47,4 @@ def _read_npy(path: Path) -> np.ndarray:
     try:
         return np.asarray(np.load(path, allow_pickle=False))
     except FAULTS:
-        raise UserError(f"{path}: not a whole NPY file of plain numbers") from None
+        raise UserError(f"{path}: not a complete NPY file of plain numbers") from None

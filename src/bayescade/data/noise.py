@@ -1,7 +1,7 @@
-"""The noise of a scan: a noise model by name with its settings, and its form in files.
+"""The noise of a scan: the name of a noise model and its settings. In files it is JSON, in one of two forms:
 
-{"model": "gaussian", "relative": 0.01}                       as JSON
-{"relative": 0.01, "photons": 0.0, "attenuation": 0.02}       the form before plugins; still read
+{"model": "gaussian", "relative": 0.01}                       the new form
+{"relative": 0.01, "photons": 0.0, "attenuation": 0.02}       the old form, without a model name; it can still be read
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class Noise:
     """A noise model and its settings; 1 % Gaussian noise by default."""
 
     model: str = "gaussian"  # a plugin of `bayescade.noise`
-    settings: Any = dataclasses.field(default_factory=gaussian.Settings)  # its `Settings`
+    settings: Any = dataclasses.field(default_factory=gaussian.Settings)  # of the class `Settings` of the plugin
 
     @functools.cached_property
     def plugin(self) -> ModuleType:
@@ -51,20 +51,20 @@ class Noise:
 
 
 def common_noise(relative: float = 0.01, photons: float = 0.0, attenuation: float = 0.02) -> Noise:
-    """The noise of `--noise` and `--photons`: counted photons where there are any, else Gaussian noise."""
-    gaussian_settings = gaussian.Settings(relative)  # checked in any case
+    """The noise of the options `--noise` and `--photons`: Poisson noise if `photons` is not 0, otherwise Gaussian noise."""
+    gaussian_settings = gaussian.Settings(relative)  # checks `relative`, also for Poisson noise
     if photons:
         return Noise("poisson", poisson.Settings(photons, attenuation))
     return Noise("gaussian", gaussian_settings)
 
 
 def noise_model(name: str, settings: Sequence[str] = ()) -> Noise:
-    """The noise model of that name with settings "key=value"."""
+    """The noise model of this name, with settings "key=value"."""
     return Noise(name, load_settings(plugins.load(noise_models, name).Settings, overrides=settings))
 
 
 def noise_from_json(values: Any) -> Noise:
-    """The noise of a manifest or a scan file, in the new form or the old."""
+    """The noise of a manifest or a scan file, in the new or the old form."""
     if not isinstance(values, Mapping):
         raise UserError(f'noise: expected {{"model": ..., key: value}}, got {values!r:.60}')
     if "model" not in values:
@@ -96,9 +96,9 @@ def add_noise(
     noise: Noise,
     *,
     seed: int,
-    first: int = 0,  # index of the first image: the noise of an image depends on the seed and its index only
+    first: int = 0,  # index of the first sinogram; the noise of a sinogram depends only on `seed` and on its index
 ) -> Tensor:
-    """The sinograms with noise. Random numbers come from the CPU, so that every device gives the same data."""
+    """The sinograms with noise. Random numbers are made on the CPU, so that every device gives the same data."""
     generators = [
         torch.Generator().manual_seed(derived_seed(seed, "noise", index))
         for index in range(first, first + len(sinogram))

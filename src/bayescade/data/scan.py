@@ -1,4 +1,4 @@
-"""Scan files: sinograms with their geometry, and the truth where it is known (HDF5 or NPZ)."""
+"""Scan files: sinograms with their geometry, and the truth if it is known (HDF5 or NPZ)."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from bayescade.storage.arrays import ArrayReader, ArrayWriter, check_finite
 
 
 class ScanWriter:
-    """Writes a scan file batch by batch; the file appears after the last batch."""
+    """Writes a scan file batch by batch; the file appears at the end of the `with` statement."""
 
     def __init__(self, path: Path | str, geometry: Geometry, noise: Noise, seed: int):
         self._arrays = ArrayWriter(path)
@@ -34,8 +34,8 @@ class ScanWriter:
         return self
 
     def append(self, scans: Scans) -> None:
-        """Adds scans after the earlier ones."""
-        arrays = {"sinogram": _arrays_of(scans.sinogram), "truth": _arrays_of(scans.truth)}
+        """Adds a batch of scans at the end."""
+        arrays = {"sinogram": _to_array(scans.sinogram), "truth": _to_array(scans.truth)}
         for name, array in arrays.items():
             check_finite(f"the simulated {name}", array)
         self._arrays.append(arrays)
@@ -47,7 +47,7 @@ class ScanWriter:
 
 
 def _noise_numbers(noise: Noise) -> dict[str, float]:
-    """The attributes of our noise models; none for those of others."""
+    """The file attributes of the noise models of bayescade; empty for other noise models."""
     if noise.model == "gaussian":
         return {"noise": noise.settings.relative}
     if noise.model == "poisson":
@@ -55,7 +55,7 @@ def _noise_numbers(noise: Noise) -> dict[str, float]:
     return {}
 
 
-def _arrays_of(batch: Tensor) -> Any:
+def _to_array(batch: Tensor) -> Any:
     return batch[:, 0].to("cpu", torch.float32).numpy()
 
 
@@ -64,11 +64,11 @@ class ScanBatch:
     """Consecutive scans of a file."""
 
     sinogram: Tensor  # (batch, 1, views, bins)
-    truth: Tensor | None  # (batch, 1, height, width)
+    truth: Tensor | None  # (batch, 1, height, width); None if the file has no truth
 
 
 class ScanReader:
-    """Reads a scan file, checked: shapes, units and numbers."""
+    """Reads a scan file. Checks shapes and units, and that all numbers are finite."""
 
     def __init__(self, path: Path | str):
         self._file = ArrayReader(path)
@@ -83,33 +83,36 @@ class ScanReader:
         text = self._file.text("geometry")
         if text is None:
             raise UserError(
-                f"{self._path}: expected an attribute 'geometry' (JSON text); make scan files with: simulate"
+                f"{self._path}: expected an attribute 'geometry' (JSON text); make scan files with: bayescade simulate"
             )
         try:
             self.geometry = geometry_from_json(text)
         except UserError as error:
             raise UserError(f"{self._path}: {error}") from None
-        self.count = self._check("sinogram", self.geometry.sinogram_shape)
+        self.count = self._checked_count("sinogram", self.geometry.sinogram_shape)
         self.has_truth = "truth" in self._file.names
-        if self.has_truth and self._check("truth", self.geometry.image_shape) != self.count:
-            raise UserError(f"{self._path}: expected as many truths as sinograms ({self.count})")
+        if self.has_truth and self._checked_count("truth", self.geometry.image_shape) != self.count:
+            raise UserError(f"{self._path}: expected {self.count} truths, one for each sinogram")
 
-    def _check(self, name: str, shape: tuple[int, int]) -> int:
+    def _checked_count(self, name: str, shape: tuple[int, int]) -> int:
+        """The number of images in an array; raises an error if an image does not have this shape."""
         array = self._file.array(name)
         if array.ndim != 3 or tuple(array.shape[1:]) != shape:
             expected = f"(images, {shape[0]}, {shape[1]})"
-            raise UserError(f"{self._path}: expected '{name}' of shape {expected} by its geometry, got {array.shape}")
+            raise UserError(
+                f"{self._path}: expected '{name}' of shape {expected}, as in its geometry, got {array.shape}"
+            )
         if len(array) == 0:
             raise UserError(f"{self._path}: expected at least one image in '{name}', got none")
         return len(array)
 
     def read(self, first: int, count: int) -> ScanBatch:
         """Scans `first` to `first` + `count` - 1."""
-        truth = self._finite("truth", first, count) if self.has_truth else None
-        return ScanBatch(self._finite("sinogram", first, count), truth)
+        truth = self._read_finite("truth", first, count) if self.has_truth else None
+        return ScanBatch(self._read_finite("sinogram", first, count), truth)
 
     def noise(self) -> Noise | None:
-        """The noise that the file names, in the new form or the old; None where it names none."""
+        """The noise that is stored in the file, in the new or the old form; None if no noise is stored."""
         text = self._file.text("noise_model")
         names = {"relative": "noise", "photons": "photons", "attenuation": "attenuation"}
         old = {key: value for key, name in names.items() if (value := self._file.attribute(name)) is not None}
@@ -120,7 +123,7 @@ class ScanReader:
         except UserError as error:
             raise UserError(f"{self._path}: {error}") from None
 
-    def _finite(self, name: str, first: int, count: int) -> Tensor:
+    def _read_finite(self, name: str, first: int, count: int) -> Tensor:
         array = self._file.read(name, first, first + count)
         check_finite(f"{self._path}: {name}", array, first)
         return torch.from_numpy(array)[:, None]

@@ -1,4 +1,4 @@
-"""Scans of known images: projection and noise, on the grid of the images or on a finer one."""
+"""Scans of known images: projection and noise, on the grid of the images or on a finer grid."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
 from bayescade.projectors import ray_transform
 
-CACHE_VERSION = 1  # raise it when simulated data change for the same settings
-CHUNK_NUMBERS = 20_000_000  # pixels and rays of the images computed at once
+CACHE_VERSION = 1  # increase it when the same settings give other simulated data
+CHUNK_NUMBERS = 20_000_000  # pixels and rays of the images that are computed at once, at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,8 @@ def scan_batches(
 ) -> Iterator[Scans]:
     """Scans of the first `count` images of a source, batch by batch.
 
-    With `supersample` = 1 data and reconstruction share one discretisation (the paper, and an inverse crime). With f > 1
-    every pixel is split f x f before it is projected, and the truth is the mean over a pixel.
+    With `supersample` = 1 the data are simulated on the grid of the reconstruction (as in the paper; an inverse crime). With
+    `supersample` = f > 1 every pixel is split into f x f pixels before projection, and the truth is the mean of these pixels.
     """
     check_supersample(supersample)
     operator = ray_transform(geometry.refined(supersample), device)
@@ -61,9 +61,9 @@ def scan_set(
     supersample: int = 1,
     device: torch.device | str = "cpu",
 ) -> Scans:
-    """Scans of the first `count` images of a source in memory, from the cache if possible.
+    """Scans of the first `count` images of a source, all in memory; they are read from the cache if possible.
 
-    Results of plugins of other distributions are not cached: their code may change under the same name.
+    Scans that use a plugin of another distribution are not cached: the code of the plugin may change but not its name.
     """
     key = {
         "what": "scans",
@@ -84,19 +84,21 @@ def scan_set(
         truth = torch.cat([batch.truth for batch in batches])
         return {"sinogram": sinogram.cpu().numpy(), "truth": truth.cpu().numpy()}
 
-    ours = source.key is not None and noise.model in plugins.our_names(noise_models)
-    arrays = cached(key, make) if ours else make()
+    can_be_cached = source.key is not None and noise.model in plugins.our_names(noise_models)
+    arrays = cached(key, make) if can_be_cached else make()
     return Scans(*(torch.from_numpy(arrays[name]).to(device) for name in ("sinogram", "truth")))
 
 
 def chunks(geometry: Geometry, count: int, supersample: int = 1) -> Iterator[tuple[int, int]]:
-    """(first, number) of consecutive images that fit memory."""
-    numbers = geometry.image_shape[0] * geometry.image_shape[1] * supersample**2 + geometry.views * geometry.bins
-    step = max(1, min(100, CHUNK_NUMBERS // numbers))
+    """Divides `count` images into chunks that fit memory: (index of the first image, number of images) of each chunk."""
+    numbers_per_image = (
+        geometry.image_shape[0] * geometry.image_shape[1] * supersample**2 + geometry.views * geometry.bins
+    )
+    step = max(1, min(100, CHUNK_NUMBERS // numbers_per_image))
     return ((first, min(step, count - first)) for first in range(0, count, step))
 
 
 def check_supersample(supersample: int) -> None:
-    """Raises unless the factor is in its range."""
+    """Raises an error unless the factor is from 1 to 8."""
     if not 1 <= supersample <= 8:
         raise UserError(f"grid factor: expected a whole number from 1 to 8, got {supersample}")

@@ -1,4 +1,4 @@
-"""Where images to scan come from: a phantom in one of the splits, or a file."""
+"""Sources of the images to scan: a phantom, with the seed of one of the splits, or a file."""
 
 import dataclasses
 import hashlib
@@ -22,39 +22,39 @@ class Source:
     """A list of images."""
 
     images: Callable[[int, int, int], Tensor]  # (first, count, supersample f) -> (count, 1, height f, width f)
-    count: int | None  # how many there are; None = no end
-    key: dict[str, Any] | None  # determines the images, for the cache; None = not cached
+    count: int | None  # number of images; None: unlimited
+    key: dict[str, Any] | None  # for the cache: what determines the images; None: do not cache
 
 
 def image_source(
-    name: str,  # a phantom or the path of an image file
+    name: str,  # name of a phantom, or path of an image file
     shape: tuple[int, int],
     *,
     seed: int,
     split: str = "test",
     device: torch.device | str = "cpu",
 ) -> Source:
-    """The images of that name."""
+    """The source with this name: a phantom or a file."""
     if suffix(name) in (*SUFFIXES, ".npy"):
         return file_source(name, shape)
     known = plugins.names(phantoms)
     if name not in known:
         raise UserError(plugins.unknown("phantom", name, [*known, "an image file (.npy, .npz, .h5)"]))
     phantom = plugins.load(phantoms, name)
-    stream = split_seed(seed, split)
+    phantom_seed = split_seed(seed, split)
 
     def images(first: int, count: int, supersample: int) -> Tensor:
         generated: Tensor = phantom.generate(
-            count, shape, seed=stream, first=first, supersample=supersample, device=device
+            count, shape, seed=phantom_seed, first=first, supersample=supersample, device=device
         )
         return generated
 
-    key = {"phantom": name, "shape": list(shape), "stream": stream}
+    key = {"phantom": name, "shape": list(shape), "stream": phantom_seed}
     return Source(images, None, key if name in plugins.our_names(phantoms) else None)
 
 
 def file_source(path: str, shape: tuple[int, int]) -> Source:
-    """The images of a file; with `supersample` a pixel is split into pixels of the same value."""
+    """The images of a file; with `supersample` f every pixel is split into f x f pixels of the same value."""
     stored = read_images(path, shape)
 
     def images(first: int, count: int, supersample: int) -> Tensor:

@@ -1,1 +1,1 @@
-"""Pictures and pages, made from results."""
+"""Figures and HTML pages that show results."""

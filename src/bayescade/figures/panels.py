@@ -15,7 +15,8 @@ from torch import Tensor
 from bayescade.results import Reconstruction
 from bayescade.storage.files import replacing
 
-# Panels of one scale share their colours. The epistemic std is often far below the aleatoric one, so it has another scale.
+# Panels of one scale share colour map and limits. The epistemic std has a separate scale: it is often far below the
+# aleatoric std.
 Scale = Literal["value", "error", "std", "epistemic std"]
 COLOURS: dict[Scale, str] = {"value": "gray", "error": "RdBu_r", "std": "magma", "epistemic std": "viridis"}
 
@@ -30,7 +31,7 @@ class Panel:
 
 
 def reconstruction_panels(result: Reconstruction, index: int = 0) -> list[Panel]:
-    """Truth, reconstruction, error and standard deviations of one image, without those that the result does not have."""
+    """Truth, reconstruction, error and standard deviations of one image; what the result does not have is left out."""
     image = _array(result.image, index)
     panels = [Panel(result.model if "/" in result.model else result.model.upper(), image)]
     if result.truth is not None:
@@ -49,11 +50,11 @@ def _array(batch: Tensor, index: int) -> NDArray[Any]:
 
 
 def draw_panels(
-    rows: Sequence[Sequence[Panel | None]],  # None leaves a panel out
+    rows: Sequence[Sequence[Panel | None]],  # None: an empty panel
     path: Path | str,
-    geometry: str | None,  # JSON text: for the axes; None: pixels of size 1
+    geometry: str | None,  # JSON text with the size of a pixel; None: pixels of size 1
     title: str = "",
-    unit: str = "pixel",  # of the geometry's lengths
+    unit: str = "pixel",  # unit of the lengths in the geometry
 ) -> None:
     """Writes the rows of panels as a PNG file; x to the right, y up, in the units of the geometry."""
     columns = max(len(row) for row in rows)
@@ -89,7 +90,7 @@ def draw_panels(
 
 
 def _limits(panels: list[Panel]) -> dict[Scale, tuple[float, float]]:
-    """Colour limits of each scale: values by the first panel that shows them, errors around 0, deviations from 0."""
+    """Colour limits of each scale: those of the first panel for values, symmetric for errors, from 0 for stds."""
     limits: dict[Scale, tuple[float, float]] = {}
     values = [panel.image for panel in panels if panel.scale == "value"]
     if values:
@@ -107,6 +108,6 @@ def _limits(panels: list[Panel]) -> dict[Scale, tuple[float, float]]:
 
 
 def _extent(image: np.ndarray, geometry: str | None) -> tuple[float, float, float, float]:
-    pixel = json.loads(geometry)["pixel_size"] if geometry is not None else 1.0
-    half_x, half_y = (size * pixel / 2 for size in image.shape)
+    pixel_size = json.loads(geometry)["pixel_size"] if geometry is not None else 1.0
+    half_x, half_y = (size * pixel_size / 2 for size in image.shape)
     return (-half_x, half_x, -half_y, half_y)

@@ -1,4 +1,4 @@
-"""A page about one evaluation: the scores, and the images with the worst, median and best score."""
+"""A page about one evaluation: the scores, and the images with the worst, median and best PSNR."""
 
 import html
 import json
@@ -22,9 +22,9 @@ def write_report(
     folder: Path | str,
     result: Reconstruction,  # the first images that were scored, with their truth
     scores: Mapping[str, list[float | None]],  # of every image
-    row: Mapping[str, Any],
+    row: Mapping[str, Any],  # means over the images, from `score_row`
 ) -> Path:
-    """Writes report.html, figure.png and scores.json into the folder; gives the page's path."""
+    """Writes report.html, figure.png and scores.json into the folder; gives the path of the page."""
     folder = make_folder(folder)
     order = _by_psnr(scores["psnr"][: len(result.image)])
     chosen = {"worst": order[0], "median": order[len(order) // 2], "best": order[-1]}
@@ -57,7 +57,7 @@ def _page(row: Mapping[str, Any], scores: Mapping[str, list[float | None]], chos
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{STYLE}</style>"
         f"<h1>{title}</h1><p>PSNR in dB, data range 1; means over the images.</p>"
         f"<table><tr><th>score</th><th>mean</th></tr>{means}</table>"
-        f"<h2>Images</h2><p>By PSNR: {which}. Grey values share one scale, errors another.</p>"
+        f"<h2>Images</h2><p>By PSNR: {which}. All images have the same grey scale, all errors the same colour scale.</p>"
         f"<img src=figure.png alt='truth, reconstruction and error of three images'>"
         f"<h2>Every image</h2><table><tr><th>image</th>{header}</tr>{body}</table>"
         f"<script type=application/json id=row>{json.dumps(dict(row)).replace('<', chr(92) + 'u003c')}</script></html>\n"

@@ -1,1 +1,1 @@
-"""Inference: samples of a cascade, their moments, and how far the moments are from those of endless samples."""
+"""Inference: samples of the output of a cascade, their moments, and the Monte-Carlo errors of the moments."""

@@ -1,4 +1,4 @@
-"""Functions of tensors as CUDA graphs: captured once per shape, then replayed without host work."""
+"""Functions of tensors as CUDA graphs: captured once per input shape, then replayed, all kernels in one launch."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, final
@@ -11,25 +11,25 @@ from bayescade.errors import UserError
 
 Result = TypeVar("Result")
 
-MOST_GRAPHS = 6  # stored at the same time; each uses memory
-WARM_UP = 2  # calls before the capture, in which kernels are compiled and libraries choose algorithms
+MOST_GRAPHS = 6  # graphs stored at the same time; each graph uses GPU memory
+WARM_UP = 2  # calls before the capture; in these calls kernels are compiled and libraries choose algorithms
 
 
 @final
 class GraphReplay:
-    """Runs functions of tensors as CUDA graphs, one for each key and shapes of the tensors."""
+    """Runs functions of tensors as CUDA graphs, one graph for each key and each combination of input shapes."""
 
     def __init__(self) -> None:
         self.graphs: dict[object, tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Any]] = {}
 
     def __call__(self, key: object, run: Callable[..., Result], *inputs: Tensor) -> Result:
-        """The function's result, in memory that the next call with these shapes overwrites."""
-        key = key, *(tensor.shape for tensor in inputs)
-        if key not in self.graphs:
+        """The result of `run(*inputs)`. The next call with the same key and shapes overwrites its memory."""
+        graph_key = key, *(tensor.shape for tensor in inputs)
+        if graph_key not in self.graphs:
             if len(self.graphs) >= MOST_GRAPHS:
                 self.graphs.pop(next(iter(self.graphs)))
-            self.graphs[key] = self._capture(run, inputs)
-        graph, static_inputs, result = self.graphs[key]
+            self.graphs[graph_key] = self._capture(run, inputs)
+        graph, static_inputs, result = self.graphs[graph_key]
         for tensor, value in zip(static_inputs, inputs, strict=True):
             tensor.copy_(value)
         graph.replay()
@@ -62,8 +62,8 @@ class GraphReplay:
 
 @final
 class NoGraph:
-    """Calls functions without graphs."""
+    """Calls functions directly, without CUDA graphs."""
 
     def __call__(self, key: object, run: Callable[..., Result], *inputs: Tensor) -> Result:
-        """The function's result."""
+        """The result of `run(*inputs)`."""
         return run(*inputs)

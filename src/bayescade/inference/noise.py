@@ -13,7 +13,7 @@ from bayescade.seeds import derived_seed
 
 @functools.lru_cache(maxsize=8)
 def sample_normals(size: int, samples: range, seed: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Standard normals, (samples, size): those of a sample depend on the seed, its index and the size only."""
+    """Standard normals, (samples, size). The numbers of sample t depend on the seed, t and the size only."""
     normals = [torch.randn(size, generator=generator_of(seed, "draw", t)) for t in samples]
     return torch.stack(normals).to(device, dtype)
 
@@ -24,8 +24,8 @@ def weight_noise(blocks: Sequence[Block], samples: range, seed: int, like: Tenso
     return sample_normals(size, samples, seed, like.device, like.dtype)
 
 
-def by_layer(blocks: Sequence[Block], noise: Tensor) -> list[dict[LastConv, Tensor]]:
-    """The noise of every random layer of every block, (samples, channels, 3, 3)."""
+def split_by_layer(blocks: Sequence[Block], noise: Tensor) -> list[dict[LastConv, Tensor]]:
+    """Splits `weight_noise`: for every block, the noise of every random layer, (samples, channels, 3, 3)."""
     by_block: list[dict[LastConv, Tensor]] = []
     begin = 0
     for block in blocks:
@@ -38,31 +38,32 @@ def by_layer(blocks: Sequence[Block], noise: Tensor) -> list[dict[LastConv, Tens
 
 
 def activation_noise(
-    block: Block, samples: range, first: Tensor, index: int, *names: int | str
+    block: Block,
+    samples: range,
+    like: Tensor,  # (batch, 1, height, width)
+    index: int,  # index of the batch's first image among all images
+    seed: int,
+    block_index: int,
 ) -> dict[LastConv, Tensor]:
-    """Standard normals for every pixel of every sample, (samples * batch, 1, height, width) per random layer.
-
-    `index` is that of the first image among all; `names` are the seed and the number of the block.
-    """
-    seed, number = names
+    """Standard normals for every pixel of every sample, (samples * batch, 1, height, width) per random layer."""
     return {
-        layer: torch.cat([image_normals(first, index, seed, "activations", t, number, which) for t in samples])
-        for which, layer in enumerate(block.layers)
+        layer: torch.cat([image_normals(like, index, seed, "activations", t, block_index, n) for t in samples])
+        for n, layer in enumerate(block.layers)
     }
 
 
 def image_normals(
     like: Tensor,  # (batch, 1, height, width)
-    index: int,  # of the first image among all
-    *names: int | str,
+    index: int,  # index of the batch's first image among all images
+    *names: int | str,  # seed and purpose
 ) -> Tensor:
-    """Standard normals like the images; those of an image depend on the names and its index only."""
+    """Standard normals of the shape of `like`. The numbers of an image depend on the names and on its index only."""
     normals = []
-    for image in range(index, index + len(like)):
-        normals.append(torch.randn((1, *like.shape[1:]), generator=generator_of(*names, image)))
+    for image_index in range(index, index + len(like)):
+        normals.append(torch.randn((1, *like.shape[1:]), generator=generator_of(*names, image_index)))
     return torch.cat(normals).to(like.device)
 
 
 def generator_of(*names: int | str) -> torch.Generator:
-    """A generator that depends on the names only."""
+    """A random generator with a seed that is computed from the names."""
     return torch.Generator().manual_seed(derived_seed(*names))

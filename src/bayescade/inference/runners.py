@@ -1,4 +1,4 @@
-"""Which runner computes the blocks of a cascade, and in which precision: decided once, when a model is loaded."""
+"""Chooses the runner that computes the blocks of a cascade, and its precision: once, when a `Sampler` is created."""
 
 from collections.abc import Callable
 
@@ -18,14 +18,15 @@ MakeRunner = Callable[[Block], BlockRunner]
 
 def choose_runner(
     requested: str,  # one of RUNNERS
-    sampling: str,  # what is sampled
-    random: bool,  # whether any weights are random
+    sampling: str,  # what is sampled: `InferenceSettings.sampling`
+    random: bool,  # whether any weights are sampled
     device: torch.device,
     dtype: torch.dtype,
 ) -> str:
-    """The runner that `auto` means here; raises where the requested one cannot work.
+    """The name of the runner to use, never `auto`; raises an error if the requested runner cannot be used here.
 
-    A cascade without sampling uses the plain layers: one pass is fast enough in full precision.
+    Samples of activations always use the plain layers. So does a cascade in which nothing is sampled, unless `fused` is
+    requested: one pass is fast enough in full precision.
     """
     fused = is_fused(requested, device)
     if requested == "perturbation" and (device.type != "cpu" or sampling == "activations"):
@@ -42,13 +43,13 @@ def choose_runner(
 
 
 def runner_factory(
-    name: str,  # by `choose_runner`
+    name: str,  # the result of `choose_runner`
     device: torch.device,
     dtype: torch.dtype,  # of images
-    half: bool,  # whether the fused kernels have features in half precision on a GPU
+    half: bool,  # whether the fused kernels store features in half precision on a GPU
 ) -> MakeRunner:
     """A function that makes the runner of a block."""
     if name == "fused":
-        features = torch.float16 if half and device.type == "cuda" else dtype
-        return lambda block: FusedRunner(block, features)
+        feature_dtype = torch.float16 if half and device.type == "cuda" else dtype
+        return lambda block: FusedRunner(block, feature_dtype)
     return PerturbationRunner if name == "perturbation" else PlainRunner

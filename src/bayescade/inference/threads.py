@@ -1,6 +1,6 @@
-"""Parts of a computation on a CPU, each by one thread, with results in order.
+"""Tasks on a CPU, each computed by one thread, with results in order.
 
-An operation that uses all cores waits for the slowest core, hundreds of times a second. A thread that computes a whole part
+An operation that uses all cores waits for the slowest core, hundreds of times a second. A thread that computes a whole task
 waits once. The result does not depend on the number of threads.
 """
 
@@ -12,25 +12,25 @@ from typing import TypeVar
 
 import torch
 
-Part = TypeVar("Part")
-Done = TypeVar("Done")
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
-_cores = threading.Lock()  # held while threads of `in_order` use the cores
+_cores_lock = threading.Lock()  # held while threads of `in_order` use the cores
 
 
-def in_order(work: Callable[[Part], Done], parts: Sequence[Part], most: int) -> Iterator[Done]:
-    """The result for each part, in order; at most `most` parts are computed ahead of the caller."""
+def in_order(work: Callable[[Task], Result], tasks: Sequence[Task], most: int) -> Iterator[Result]:
+    """`work(task)` for each task, in order. At most `most` tasks are computed before the caller needs them."""
     cores = torch.get_num_threads()
-    workers = min(cores, len(parts), most)
-    if workers < 2 or not _cores.acquire(blocking=False):
-        yield from map(work, parts)
+    workers = min(cores, len(tasks), most)
+    if workers < 2 or not _cores_lock.acquire(blocking=False):  # one task at a time, which uses all cores
+        yield from map(work, tasks)
         return
-    waiting: deque[Future[Done]] = deque()
+    waiting: deque[Future[Result]] = deque()
     try:
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(cores // workers,)) as pool:
             try:
-                for part in parts:
-                    waiting.append(pool.submit(work, part))
+                for task in tasks:
+                    waiting.append(pool.submit(work, task))
                     if len(waiting) == workers:
                         yield waiting.popleft().result()
                 while waiting:
@@ -39,5 +39,5 @@ def in_order(work: Callable[[Part], Done], parts: Sequence[Part], most: int) -> 
                 for future in waiting:
                     future.cancel()
     finally:
-        torch.set_num_threads(cores)  # also the default of threads that start later
-        _cores.release()
+        torch.set_num_threads(cores)  # this is also the default of threads that start later
+        _cores_lock.release()

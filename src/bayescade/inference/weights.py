@@ -1,4 +1,4 @@
-"""Samples of all weights of a cascade as one tensor: computed once for a seed, and a single input of a CUDA graph."""
+"""Samples of all weights of a cascade as one flat tensor, so that they are one input of a CUDA graph."""
 
 from collections.abc import Sequence
 from typing import final
@@ -9,46 +9,45 @@ from torch import Tensor
 from bayescade.bayes.layers import LastConv
 from bayescade.blocks.runner import BlockRunner
 from bayescade.blocks.sampling import MeanWeights, SampledWeights, Sampling
-from bayescade.inference.noise import by_layer
+from bayescade.inference.noise import split_by_layer
 
 
 @final
 class CascadeWeights:
-    """Samples of the weights in the layout of the runners; the last call's are cached for the next."""
+    """Samples of the weights in the layout of the runners. The samples of the last call are cached."""
 
     def __init__(self, runners: Sequence[BlockRunner]):
         self.runners = runners
-        self.last_noise: tuple[Tensor, list[dict[LastConv, Tensor]]] | None = None
-        self.last_part: tuple[Tensor, slice, Tensor] | None = None
+        self.last_sampled: tuple[Tensor, list[dict[LastConv, Tensor]]] | None = None  # noise, result of `_sampled`
+        self.last_flat: tuple[Tensor, slice, Tensor] | None = None  # noise, selected, result of `flat`
 
     def flat(
         self,
         noise: Tensor,  # (samples, weights): `weight_noise`
-        part: slice,  # of the samples
+        selected: slice,  # which samples
     ) -> Tensor:
-        """All weights of a part of the samples, layer by layer. Threads may call it at the same time."""
-        last = self.last_part
-        if last is not None and last[0] is noise and last[1] == part:
+        """All weights of the selected samples, one layer after the other. Threads may call this at the same time."""
+        last = self.last_flat
+        if last is not None and last[0] is noise and last[1] == selected:
             return last[2]
-        weights = [weights[part].flatten() for block in self._sampled(noise) for weights in block.values()]
-        flat = torch.cat(weights)
-        self.last_part = noise, part, flat
+        flat = torch.cat([weights[selected].flatten() for block in self._sampled(noise) for weights in block.values()])
+        self.last_flat = noise, selected, flat
         return flat
 
     def _sampled(self, noise: Tensor) -> list[dict[LastConv, Tensor]]:
-        """The weights of all samples, by block and layer."""
-        last = self.last_noise
+        """The weights of all samples, for every block and random layer."""
+        last = self.last_sampled
         if last is not None and last[0] is noise:
             return last[1]
-        normals = by_layer([runner.block for runner in self.runners], noise)
+        normals = split_by_layer([runner.block for runner in self.runners], noise)
         sampled = [runner.sample_weights(noises) for runner, noises in zip(self.runners, normals, strict=True)]
-        self.last_noise = noise, sampled
+        self.last_sampled = noise, sampled
         return sampled
 
     def samplings(self, flat: Tensor) -> list[Sampling]:
-        """The weights of `flat` for each block; a block without random layers has its mean weights."""
-        assert self.last_noise is not None
-        by_block = self.last_noise[1]
+        """Splits the result of `flat`: the weights of each block; a block without random layers gets its mean weights."""
+        assert self.last_sampled is not None
+        by_block = self.last_sampled[1]
         shapes = [weights.shape[1:] for block in by_block for weights in block.values()]
         samples = flat.numel() // sum(shape.numel() for shape in shapes)
         pieces = iter(flat.split([samples * shape.numel() for shape in shapes]))

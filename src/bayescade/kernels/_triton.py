@@ -11,7 +11,7 @@ from bayescade.errors import UserError
 try:
     import triton
     import triton.language as tl
-except ImportError:  # the CPU build of torch comes without
+except ImportError:  # the CPU build of torch does not install Triton
     triton = None
     tl = None
 
@@ -29,7 +29,7 @@ def interpreted() -> bool:
 
 
 def is_fused(runner: str, device: torch.device) -> bool:
-    """Whether the fused kernels are used: `auto` uses them on a GPU if Triton is installed."""
+    """Whether the fused kernels are used: `auto` uses them on a GPU with Triton. Raises an error if `fused` is impossible."""
     possible = available() and device.type == "cuda"
     if runner == "fused" and not (possible or (available() and interpreted())):
         raise UserError("setting runner: fused needs a GPU and Triton; use runner=auto or runner=plain")
@@ -37,7 +37,7 @@ def is_fused(runner: str, device: torch.device) -> bool:
 
 
 def jit(function: Any) -> Any:
-    """The function as a kernel."""
+    """The function as a Triton kernel, if Triton is installed."""
     return function if triton is None else triton.jit(function)
 
 
@@ -48,22 +48,22 @@ def cdiv(a: int, b: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How a kernel is launched on the GPU."""
+    """How a kernel is launched on the GPU. A position is a pixel or a zero between pixels (`frame`)."""
 
-    block: int  # pixels of a tile
+    block: int  # positions of a tile
     warps: int
-    stages: int  # memory loads during the computation
-    runs: int = 1  # segments of pixels, each summed by one program
+    stages: int  # depth of the pipeline: while a tile is computed, the data of later tiles are loaded
+    segments: int = 1  # into how many segments the positions are divided; one program sums over one segment
 
     def fitted(self, tensor: torch.Tensor) -> "Launch":
-        """The launch for numbers of this type: wide types need smaller tiles to fit shared memory."""
+        """The launch for a tensor of this type: types of more than two bytes need smaller tiles, to fit shared memory."""
         return self if tensor.element_size() <= 2 else dataclasses.replace(self, block=32, stages=2)
 
     def options(self) -> dict[str, int]:
         """The keyword arguments of a kernel call."""
         return {"BLOCK": self.block, "num_warps": self.warps, "num_stages": self.stages}
 
-    def cover(self, pixels: int) -> tuple[int, int]:
-        """(runs, tiles per run) that cover the pixels: a run is a segment of pixels."""
-        tiles = cdiv(cdiv(pixels, self.block), self.runs)
-        return cdiv(pixels, tiles * self.block), tiles
+    def cover(self, positions: int) -> tuple[int, int]:
+        """The number of segments and of tiles per segment that cover this many positions."""
+        tiles = cdiv(cdiv(positions, self.block), self.segments)
+        return cdiv(positions, tiles * self.block), tiles

@@ -1,10 +1,15 @@
-"""3 x 3 convolutions for few channels, in Triton: planes and features in, ReLU or a mask after, no copies in between.
+"""3 x 3 convolutions for few channels, in Triton. A kernel also adds the bias and applies the ReLU, or a mask, without copies.
 
-A `Frame` defines the memory layout of images. A tile is a run of positions; each of the nine taps is a shift in memory and a
-matrix product over the channels. Inputs are of two kinds: *planes*, one number per position, whose nine taps make the columns
-of one small matrix product; and *features*, with 16 channels or a higher power of two. For the gradient of weights with few
-channels, the three taps of a row are adjacent in memory; with a fourth that is dropped they make one product. Sums are in
-float32 (float64 for float64).
+A `Frame` defines the memory layout of images and what a *position* is: a pixel or a zero between pixels. A *tile* is a range of
+consecutive positions. Each of the nine *taps* of a 3 x 3 convolution is a shift in memory and a matrix product over channels.
+There are two kinds of inputs. *Planes* have one number per position; their nine taps are the columns of one small matrix
+product. *Features* have 16 channels, or a higher power of two. A convolution can have several *groups*, as in torch. Features
+have the shape (parts, padded positions, channels): either there is one part per group, or one part that has the channels of
+all groups, group after group.
+
+`slopes` are gradients of the loss with respect to the output of a convolution. In the gradient of the weights, the three taps
+of a row are adjacent in memory. If there are few channels, one product computes these three and a fourth, which is dropped.
+Sums are in float32, or in float64 if the features are in float64.
 """
 
 from __future__ import annotations
@@ -16,27 +21,28 @@ from bayescade.kernels._triton import Launch, jit, tl
 from bayescade.kernels.frame import Frame, _inside
 
 TAPS = 9
-PLANE_TAPS = 16  # nine taps, a one, and zeros: a matrix product needs sixteen
-ONES = 9  # the column of ones, whose weight's gradient is that of the bias
-JOINED = 4  # taps of one product, in the gradient of weights
-MOST_JOINED = 32  # channels up to which taps are joined
-MOST_SUMS = 2**31
-# Measured on an H200; a wide output needs more registers.
+# Columns of a plane in a matrix product: nine taps, a one for the bias, six unused. A product needs at least sixteen.
+PLANE_TAPS = 16
+ONES = 9  # index of the column of ones in the gradient; the gradient of its weight is the gradient of the bias
+JOINED = 4  # number of taps in one product, in the gradient of weights
+MOST_JOINED = 32  # taps are joined in one product if there are at most this many channels
+MOST_SUMS = 2**31  # more than any program needs
+# The fastest launches on an H200; a wide output needs more registers.
 CONVOLVE = Launch(block=256, warps=4, stages=2)
 WIDE = 32  # channels above which an output is wide
 CONVOLVE_WIDE = Launch(block=128, warps=8, stages=4)
-# By the numbers that a program sums: the largest number for each launch.
+# Launches for programs with few or many sums: the key is the largest number of sums for which the launch is used.
 WEIGHT_GRADIENT = {
-    4 * 32 * 16: Launch(block=64, warps=4, stages=3, runs=264),
-    3 * 64 * 32: Launch(block=64, warps=8, stages=3, runs=264),
-    MOST_SUMS: Launch(block=32, warps=8, stages=3, runs=264),
+    4 * 32 * 16: Launch(block=64, warps=4, stages=3, segments=264),
+    3 * 64 * 32: Launch(block=64, warps=8, stages=3, segments=264),
+    MOST_SUMS: Launch(block=32, warps=8, stages=3, segments=264),
 }
-PLANE_GRADIENT = Launch(block=256, warps=4, stages=3, runs=1056)
+PLANE_GRADIENT = Launch(block=256, warps=4, stages=3, segments=1056)
 
 
 @jit
 def _plane_taps(plane, local, WIDTH: tl.constexpr):
-    """The nine neighbours of each position in a plane, (positions, 16); entries after the ninth are the position itself."""
+    """The 3 x 3 neighbourhood of each position in a plane, (positions, 16); columns after the ninth repeat the position."""
     tap = tl.arange(0, 16)
     shift = tl.where(tap < 9, (tap // 3 - 1) * (WIDTH + 1) + tap % 3 - 1, 0)
     return tl.load(plane + local[:, None] + shift[None, :])
@@ -51,25 +57,26 @@ def _convolve(
     bias,
     mask_by,
     out,
-    plane_size,  # numbers of a plane
-    in_group,  # numbers from a group's features to those of the next
-    out_group,
-    stop,
+    plane_size,  # distance in memory between two planes, counted in numbers
+    in_group,  # distance in memory between the features of two groups, counted in numbers
+    out_group,  # the same for the output
+    stop,  # `Frame.stop`
     PLANES: tl.constexpr,  # planes of each group
-    IN: tl.constexpr,  # channels of each group; 0 = planes only
-    OUT: tl.constexpr,  # channels of each group
-    IN_STRIDE: tl.constexpr,  # channels of a position
-    OUT_STRIDE: tl.constexpr,
-    MASK: tl.constexpr,  # set to 0 where `mask_by` is not positive; else add the bias and clip at 0
+    IN: tl.constexpr,  # input channels of each group; 0 if the inputs are planes only
+    OUT: tl.constexpr,  # output channels of each group
+    IN_STRIDE: tl.constexpr,  # distance in memory between two positions of the features
+    OUT_STRIDE: tl.constexpr,  # the same for the output
+    MASK: tl.constexpr,  # if true, set the output to 0 where `mask_by` is not positive; if not, add the bias, apply the ReLU
     PRECISION: tl.constexpr,
-    SUM: tl.constexpr,
+    SUM: tl.constexpr,  # type of sums
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """A program computes the output of one tile and one group."""
     begin = tl.program_id(0).to(tl.int64) * BLOCK
     group = tl.program_id(1)
-    local = tl.arange(0, BLOCK)
+    local = tl.arange(0, BLOCK)  # index of a position in the tile
     channel = tl.arange(0, OUT)
     total = tl.zeros((BLOCK, OUT), SUM)
     for number in tl.static_range(PLANES):
@@ -79,52 +86,56 @@ def _convolve(
         plane_weight = tl.load(plane_weights + (plane * 16 + tap) * OUT + channel[None, :])
         total += tl.dot(taps, plane_weight, input_precision=PRECISION, out_dtype=SUM)
     if IN > 0:
-        into = tl.arange(0, IN)
+        in_channel = tl.arange(0, IN)
         first = features + group * in_group.to(tl.int64) + begin * IN_STRIDE
-        near = first + local[:, None] * IN_STRIDE + into[None, :]
+        centre = first + local[:, None] * IN_STRIDE + in_channel[None, :]  # addresses of the middle tap
         for step in range(9):
             shift = (step // 3 - 1) * (WIDTH + 1) + step % 3 - 1
-            values = tl.load(near + shift * IN_STRIDE)
-            weight = tl.load(weights + ((group * 9 + step) * IN + into[:, None]) * OUT + channel[None, :])
+            values = tl.load(centre + shift * IN_STRIDE)
+            weight = tl.load(weights + ((group * 9 + step) * IN + in_channel[:, None]) * OUT + channel[None, :])
             total += tl.dot(values, weight, input_precision=PRECISION, out_dtype=SUM)
-    there = group * out_group.to(tl.int64) + begin * OUT_STRIDE
-    position = local[:, None] * OUT_STRIDE + channel[None, :]
-    if MASK:
-        total = tl.where(tl.load(mask_by + there + position) > 0, total, 0.0)  # and the features between images are 0
+    out_begin = group * out_group.to(tl.int64) + begin * OUT_STRIDE
+    out_local = local[:, None] * OUT_STRIDE + channel[None, :]
+    if MASK:  # `mask_by` is 0 between the pixels, so the output is 0 there, too
+        total = tl.where(tl.load(mask_by + out_begin + out_local) > 0, total, 0.0)
     else:
         total = tl.maximum(total + tl.load(bias + group * OUT + channel)[None, :], 0.0)
         total = tl.where(_inside((begin + local).to(tl.int32), stop, HEIGHT, WIDTH)[:, None], total, 0.0)
-    tl.store(out + there + position, total.to(out.dtype.element_ty))
+    tl.store(out + out_begin + out_local, total.to(out.dtype.element_ty))
 
 
 @jit
 def _weight_gradient(
     features,
     slopes,
-    partial,
-    partial_bias,
-    in_group,
-    out_group,
-    stop,
-    IN: tl.constexpr,
-    JOIN: tl.constexpr,
-    OUT: tl.constexpr,
-    IN_STRIDE: tl.constexpr,
-    OUT_STRIDE: tl.constexpr,
+    partial,  # (segments, groups, 3, taps of a row, in, out): the sums of each segment
+    partial_bias,  # (segments, groups, out)
+    in_group,  # distance in memory between the features of two groups, counted in numbers
+    out_group,  # the same for the slopes
+    stop,  # `Frame.stop`
+    IN: tl.constexpr,  # input channels of each group
+    JOIN: tl.constexpr,  # number of taps in one product
+    OUT: tl.constexpr,  # output channels of each group
+    IN_STRIDE: tl.constexpr,  # distance in memory between two positions of the features
+    OUT_STRIDE: tl.constexpr,  # the same for the slopes
     GROUPS: tl.constexpr,
-    TILES: tl.constexpr,  # of a run
+    TILES: tl.constexpr,  # of a segment
     PRECISION: tl.constexpr,
     SUM: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program sums one row of taps (three of nine) of one group over a run of positions; the middle row sums the bias too."""
-    run = tl.program_id(0)
+    """A program sums, over a segment, the gradient of one row of taps (three of nine) of one group.
+
+    The program of the middle row also sums the gradient of the bias.
+    """
+    segment = tl.program_id(0)
     row = tl.program_id(1) % 3
     group = tl.program_id(1) // 3
-    into = tl.arange(0, JOIN * IN)
+    in_channel = tl.arange(0, JOIN * IN)  # of all joined taps
     channel = tl.arange(0, OUT)
     local = tl.arange(0, BLOCK)
+    # Gradients of the left, middle and right tap of the row. If taps are joined, `left` has all of them.
     left = tl.zeros((JOIN * IN, OUT), SUM)
     middle = tl.zeros((JOIN * IN, OUT), SUM)
     right = tl.zeros((JOIN * IN, OUT), SUM)
@@ -133,66 +144,66 @@ def _weight_gradient(
     features += group * in_group.to(tl.int64)
     slopes += group * out_group.to(tl.int64)
     for tile in range(TILES):
-        begin = (WIDTH + 2) + (run * TILES + tile).to(tl.int64) * BLOCK
-        there = (begin + local < stop)[:, None]
-        slope = tl.load(slopes + begin * OUT_STRIDE + local[:, None] * OUT_STRIDE + channel[None, :], there, 0.0)
-        near = features + (begin + shift) * IN_STRIDE + local[:, None] * IN_STRIDE + into[None, :]
-        left += tl.dot(tl.trans(tl.load(near, there, 0.0)), slope, input_precision=PRECISION, out_dtype=SUM)
+        begin = (WIDTH + 2) + (segment * TILES + tile).to(tl.int64) * BLOCK
+        valid = (begin + local < stop)[:, None]
+        slope = tl.load(slopes + begin * OUT_STRIDE + local[:, None] * OUT_STRIDE + channel[None, :], valid, 0.0)
+        left_tap = features + (begin + shift) * IN_STRIDE + local[:, None] * IN_STRIDE + in_channel[None, :]
+        left += tl.dot(tl.trans(tl.load(left_tap, valid, 0.0)), slope, input_precision=PRECISION, out_dtype=SUM)
         if JOIN == 1:
-            value = tl.load(near + IN_STRIDE, there, 0.0)
+            value = tl.load(left_tap + IN_STRIDE, valid, 0.0)
             middle += tl.dot(tl.trans(value), slope, input_precision=PRECISION, out_dtype=SUM)
-            value = tl.load(near + 2 * IN_STRIDE, there, 0.0)
+            value = tl.load(left_tap + 2 * IN_STRIDE, valid, 0.0)
             right += tl.dot(tl.trans(value), slope, input_precision=PRECISION, out_dtype=SUM)
         if row == 1:
             bias += slope.to(SUM)
-    number: tl.constexpr = 3 if JOIN == 1 else JOIN  # of stored taps
-    first = ((run * GROUPS + group) * 3 + row).to(tl.int64) * number * IN * OUT
-    position = partial + first + into[:, None] * OUT + channel[None, :]
-    tl.store(position, left)
+    stored_taps: tl.constexpr = 3 if JOIN == 1 else JOIN
+    first = ((segment * GROUPS + group) * 3 + row).to(tl.int64) * stored_taps * IN * OUT
+    result = partial + first + in_channel[:, None] * OUT + channel[None, :]
+    tl.store(result, left)
     if JOIN == 1:
-        tl.store(position + IN * OUT, middle)
-        tl.store(position + 2 * IN * OUT, right)
+        tl.store(result + IN * OUT, middle)
+        tl.store(result + 2 * IN * OUT, right)
     if row == 1:
-        tl.store(partial_bias + (run * GROUPS + group) * OUT + channel, tl.sum(bias, 0))
+        tl.store(partial_bias + (segment * GROUPS + group) * OUT + channel, tl.sum(bias, 0))
 
 
 @jit
 def _plane_weight_gradient(
     planes,
     slopes,
-    partial,
-    plane_size,
-    out_group,
-    positions,
-    PLANES: tl.constexpr,  # of all groups
-    PLANE_GROUP: tl.constexpr,  # planes of a group
-    OUT: tl.constexpr,
-    OUT_STRIDE: tl.constexpr,
-    TILES: tl.constexpr,  # of a run
+    partial,  # (segments, planes, 16, out): the sums of each segment
+    plane_size,  # distance in memory between two planes, counted in numbers
+    out_group,  # distance in memory between the slopes of two groups, counted in numbers
+    positions,  # `Frame.positions`
+    PLANES: tl.constexpr,  # planes of all groups
+    PLANE_GROUP: tl.constexpr,  # planes of each group
+    OUT: tl.constexpr,  # output channels of each group
+    OUT_STRIDE: tl.constexpr,  # distance in memory between two positions of the slopes
+    TILES: tl.constexpr,  # of a segment
     PRECISION: tl.constexpr,
     SUM: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program sums the taps of one plane, and beside them a one, over a run of positions."""
-    run = tl.program_id(0)
+    """A program sums, over a segment, the gradient of the taps of one plane. A column of ones gives the bias."""
+    segment = tl.program_id(0)
     plane = tl.program_id(1)
     channel = tl.arange(0, OUT)
     local = tl.arange(0, BLOCK)
     total = tl.zeros((16, OUT), SUM)
-    ones = (tl.arange(0, 16) == 9)[None, :]
+    is_ones = (tl.arange(0, 16) == 9)[None, :]
     planes += plane * plane_size.to(tl.int64)
     slopes += (plane // PLANE_GROUP) * out_group.to(tl.int64)
     for tile in range(TILES):
-        begin = (run * TILES + tile).to(tl.int64) * BLOCK
-        there = (begin + local < positions)[:, None]
-        slope = tl.load(slopes + begin * OUT_STRIDE + local[:, None] * OUT_STRIDE + channel[None, :], there, 0.0)
-        begin = tl.minimum(begin, positions)
+        begin = (segment * TILES + tile).to(tl.int64) * BLOCK
+        valid = (begin + local < positions)[:, None]
+        slope = tl.load(slopes + begin * OUT_STRIDE + local[:, None] * OUT_STRIDE + channel[None, :], valid, 0.0)
+        begin = tl.minimum(begin, positions)  # a tile after the last position has slope 0; it may read the padding
         taps = _plane_taps(planes + begin, local, WIDTH)
-        taps = tl.where(ones, 1.0, taps).to(slope.dtype)
+        taps = tl.where(is_ones, 1.0, taps).to(slope.dtype)
         total += tl.dot(tl.trans(taps), slope, input_precision=PRECISION, out_dtype=SUM)
     tap = tl.arange(0, 16)
-    tl.store(partial + ((run * PLANES + plane) * 16 + tap[:, None]) * OUT + channel[None, :], total)
+    tl.store(partial + ((segment * PLANES + plane) * 16 + tap[:, None]) * OUT + channel[None, :], total)
 
 
 def convolve(
@@ -202,9 +213,9 @@ def convolve(
     weights: Tensor | None,  # (groups, 9, in, out)
     bias: Tensor,  # (groups, out)
     frame: Frame,
-    parts: int,  # of the output: the groups apart, or 1: side by side
+    parts: int,  # of the output: the number of groups, or 1
 ) -> Tensor:
-    """relu(planes * plane_weights + features * weights + bias), (parts, padded positions, channels)."""
+    """relu(planes * plane_weights + features * weights + bias), with * a convolution; (parts, padded positions, channels)."""
     groups, out = bias.shape
     example = planes if planes is not None else features
     assert example is not None
@@ -214,16 +225,16 @@ def convolve(
 
 
 def input_gradient(
-    slopes: Tensor,  # (parts, padded positions, channels): of the loss with respect to the convolution's output
+    slopes: Tensor,  # (parts, padded positions, channels): gradient with respect to the convolution's output
     weights: Tensor,  # (groups, 9, in, out)
     values: Tensor,  # (parts, padded positions, channels): the convolution's input, which is the output of a ReLU
     frame: Frame,
 ) -> Tensor:
-    """The gradient with respect to the input, 0 where the ReLU before it was closed: a convolution with flipped weights."""
-    groups, _, into, _ = weights.shape
-    turned = weights.flip(1).transpose(2, 3)  # (groups, 9, out, in)
+    """The gradient with respect to the input of that ReLU: a convolution with flipped weights, 0 where the ReLU gave 0."""
+    groups, _, in_channels, _ = weights.shape
+    flipped = weights.flip(1).transpose(2, 3)  # (groups, 9, out, in)
     gradient = torch.empty_like(values)
-    _run_convolve(None, None, slopes, turned, None, values, gradient, frame, groups, into)
+    _run_convolve(None, None, slopes, flipped, None, values, gradient, frame, groups, in_channels)
     return gradient
 
 
@@ -237,7 +248,7 @@ def _run_convolve(
     output: Tensor,
     frame: Frame,
     groups: int,
-    out: int,
+    out: int,  # output channels of each group
 ) -> None:
     launch = (CONVOLVE if out <= WIDE else CONVOLVE_WIDE).fitted(output)
     _convolve[(frame.positions // launch.block, groups)](
@@ -259,7 +270,7 @@ def _run_convolve(
         OUT_STRIDE=output.shape[2],
         MASK=mask_by is not None,
         PRECISION=precision(output),
-        SUM=sums(output),
+        SUM=triton_sum_type(output),
         **frame.shape(),
         **launch.options(),
     )
@@ -271,16 +282,16 @@ def weight_gradient(
     groups: int,
     frame: Frame,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients with respect to the weights, (groups, 9, in, out), and the bias, (groups, out), in the type of sums."""
-    into, out = (tensor.shape[0] * tensor.shape[2] // groups for tensor in (features, slopes))
-    # The taps of a row are adjacent if no channels of another group are between them.
-    join = JOINED if into <= MOST_JOINED and features.shape[2] == into else 1
+    """The gradients with respect to the weights, (groups, 9, in, out), and the bias, (groups, out), in `sum_type`."""
+    in_channels, out = (tensor.shape[0] * tensor.shape[2] // groups for tensor in (features, slopes))
+    # The taps of a row are adjacent in memory if no channels of another group are between them.
+    join = JOINED if in_channels <= MOST_JOINED and features.shape[2] == in_channels else 1
     taps = max(3, join)
-    launch = weight_launch(taps * into * out).fitted(features)
-    runs, tiles = launch.cover(frame.stop - frame.lead)
-    partial = features.new_empty((runs, groups, 3, taps, into, out), dtype=sum_type(features))
-    partial_bias = features.new_empty((runs, groups, out), dtype=sum_type(features))
-    _weight_gradient[(runs, 3 * groups)](
+    launch = weight_launch(taps * in_channels * out).fitted(features)
+    segments, tiles = launch.cover(frame.stop - frame.lead)
+    partial = features.new_empty((segments, groups, 3, taps, in_channels, out), dtype=sum_type(features))
+    partial_bias = features.new_empty((segments, groups, out), dtype=sum_type(features))
+    _weight_gradient[(segments, 3 * groups)](
         features[:, frame.guard :],
         slopes[:, frame.guard :],
         partial,
@@ -288,7 +299,7 @@ def weight_gradient(
         group_stride(features, groups),
         group_stride(slopes, groups),
         frame.stop,
-        IN=into,
+        IN=in_channels,
         JOIN=join,
         OUT=out,
         IN_STRIDE=features.shape[2],
@@ -296,16 +307,16 @@ def weight_gradient(
         GROUPS=groups,
         TILES=tiles,
         PRECISION=precision(features),
-        SUM=sums(features),
+        SUM=triton_sum_type(features),
         WIDTH=frame.width,
         **launch.options(),
     )
-    return partial.sum(0)[:, :, :3].reshape(groups, TAPS, into, out), partial_bias.sum(0)
+    return partial.sum(0)[:, :, :3].reshape(groups, TAPS, in_channels, out), partial_bias.sum(0)
 
 
-def weight_launch(sums: int) -> Launch:
-    """The launch of the gradient of weights, by the numbers that a program sums."""
-    return next(launch for most, launch in WEIGHT_GRADIENT.items() if sums <= most)
+def weight_launch(sums_per_program: int) -> Launch:
+    """The launch of `weight_gradient` for this number of sums per program."""
+    return next(launch for most, launch in WEIGHT_GRADIENT.items() if sums_per_program <= most)
 
 
 def plane_weight_gradient(
@@ -315,51 +326,51 @@ def plane_weight_gradient(
     frame: Frame,
 ) -> tuple[Tensor, Tensor]:
     """The gradients with respect to the plane weights, (groups * planes, 16, out), and the bias, (groups, out)."""
-    number, out = len(planes), slopes.shape[0] * slopes.shape[2] // groups
+    plane_count, out = len(planes), slopes.shape[0] * slopes.shape[2] // groups
     launch = PLANE_GRADIENT.fitted(slopes)
-    runs, tiles = launch.cover(frame.positions)
-    partial = slopes.new_empty((runs, number, PLANE_TAPS, out), dtype=sum_type(slopes))
-    _plane_weight_gradient[(runs, number)](
+    segments, tiles = launch.cover(frame.positions)
+    partial = slopes.new_empty((segments, plane_count, PLANE_TAPS, out), dtype=sum_type(slopes))
+    _plane_weight_gradient[(segments, plane_count)](
         planes[:, frame.guard :],
         slopes[:, frame.guard :],
         partial,
         planes.stride(0),
         group_stride(slopes, groups),
         frame.positions,
-        PLANES=number,
-        PLANE_GROUP=number // groups,
+        PLANES=plane_count,
+        PLANE_GROUP=plane_count // groups,
         OUT=out,
         OUT_STRIDE=slopes.shape[2],
         TILES=tiles,
         PRECISION=precision(slopes),
-        SUM=sums(slopes),
+        SUM=triton_sum_type(slopes),
         WIDTH=frame.width,
         **launch.options(),
     )
     total = partial.sum(0)
-    return total, total[:: number // groups, ONES]
+    return total, total[:: plane_count // groups, ONES]
 
 
 def group_stride(tensor: Tensor, groups: int) -> int:
-    """Distance in memory between two groups, in numbers, of (parts, padded positions, channels)."""
+    """Distance in memory between two groups of features, (parts, padded positions, channels), counted in numbers."""
     return tensor.stride(0) if len(tensor) == groups else tensor.shape[2] // groups
 
 
-def _from_first(tensor: Tensor | None, frame: Frame, instead: Tensor) -> Tensor:
-    """The tensor from its first position on; `instead` for an argument that the kernel does not read."""
-    return instead if tensor is None else tensor[:, frame.guard :]
+def _from_first(tensor: Tensor | None, frame: Frame, placeholder: Tensor) -> Tensor:
+    """The tensor without the padding before its first position; for None a placeholder, which the kernel does not read."""
+    return placeholder if tensor is None else tensor[:, frame.guard :]
 
 
 def sum_type(tensor: Tensor) -> torch.dtype:
-    """The type of sums over such numbers."""
+    """The torch type of sums over numbers of this tensor's type."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-def sums(tensor: Tensor) -> tl.dtype:
-    """The same as a Triton type."""
+def triton_sum_type(tensor: Tensor) -> tl.dtype:
+    """`sum_type` as a Triton type."""
     return tl.float64 if tensor.dtype == torch.float64 else tl.float32
 
 
 def precision(tensor: Tensor) -> str:
-    """Precision of products: those of float32 are made of three in TF32, which is nearly exact."""
+    """Precision of matrix products: a product in float32 is computed as three products in TF32, which is nearly exact."""
     return "tf32x3" if tensor.dtype == torch.float32 else "ieee"

@@ -1,8 +1,9 @@
-"""The memory layout of images for the kernels: rows one after the other, with zeros between them instead of borders.
+"""The memory layout of images for the kernels: one row after the other, with zeros between the rows.
 
-After every row is one zero and after every image a row of zeros, so that the nine neighbours of a pixel are nine fixed shifts
-in memory and no kernel needs to know where an image ends. A *position* is a pixel or one of those zeros. Before the first
-position and after the last there is room that kernels may read but do not use.
+After every row there is one zero, and after every image a row of zeros. So the pixel and its eight neighbours are at nine fixed
+distances in memory, and a kernel needs no test for the border of an image. A *position* is a pixel or one of these zeros.
+Before the first position and after the last position there is padding (`guard`): kernels may read it, but its values do not
+change a result. *Padded positions* are the positions with this padding. A *plane* has one number per position.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from torch import Tensor
 
 from bayescade.kernels._triton import Launch, cdiv, jit, tl
 
-LARGEST_TILE = 256  # positions are a multiple of it
+LARGEST_TILE = 256  # the number of positions is a multiple of this
 LAY_OUT = Launch(block=256, warps=4, stages=1)
 
 
 @jit
 def _inside(position, stop, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     """Whether positions are pixels, and not the zeros between them."""
-    past = position - (WIDTH + 2)
-    row = past // (WIDTH + 1)
-    return (past >= 0) & (position < stop) & (past % (WIDTH + 1) < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
+    offset = position - (WIDTH + 2)  # from the first pixel
+    row = offset // (WIDTH + 1)
+    return (offset >= 0) & (position < stop) & (offset % (WIDTH + 1) < WIDTH) & (row % (HEIGHT + 1) < HEIGHT)
 
 
 @jit
@@ -33,74 +34,74 @@ def _lay_out(
     image,
     scale,
     plane,
-    first,  # position of the plane's first number: the room in front of it is negative
-    stop,
-    image_stride,
+    first,  # position of the plane's first number; it is negative, because the padding is before position 0
+    stop,  # `Frame.stop`
+    image_stride,  # distance in memory between two images, counted in numbers
     pixel_stride,
-    SCALE: tl.constexpr,
+    SCALE: tl.constexpr,  # whether to multiply by the scale
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Writes a tile of a plane: pixels, times a number, and zeros."""
-    number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    position = first + number
-    past = position - (WIDTH + 2)
-    row = past // (WIDTH + 1)
-    column = past % (WIDTH + 1)
+    """Writes a tile of a plane: the pixels, multiplied by the scale if SCALE, and the zeros between them."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    position = first + index
+    offset = position - (WIDTH + 2)  # from the first pixel
+    row = offset // (WIDTH + 1)
+    column = offset % (WIDTH + 1)
     inside = _inside(position, stop, HEIGHT, WIDTH)
     pixel = (row % (HEIGHT + 1)) * WIDTH + column
-    where = (row // (HEIGHT + 1)).to(tl.int64) * image_stride + pixel.to(tl.int64) * pixel_stride
-    value = tl.load(image + where, mask=inside, other=0.0)
+    image_offset = (row // (HEIGHT + 1)).to(tl.int64) * image_stride + pixel.to(tl.int64) * pixel_stride
+    value = tl.load(image + image_offset, mask=inside, other=0.0)
     if SCALE:
         value = value * tl.load(scale)
-    tl.store(plane + number, value.to(plane.dtype.element_ty))
+    tl.store(plane + index, value.to(plane.dtype.element_ty))
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """The layout of a number of images of one size."""
+    """The memory layout of several images of the same size."""
 
-    images: int
+    images: int  # number of images
     height: int
     width: int
 
     @property
     def lead(self) -> int:
-        """Zeros before the first pixel."""
+        """The number of zeros before the first pixel: its neighbours above and to the left."""
         return self.width + 2
 
     @property
     def stop(self) -> int:
         """The position after the last row of pixels."""
-        return self.lead + self.per(self.images) - (self.width + 1)
+        return self.lead + self.positions_of(self.images) - (self.width + 1)
 
     @property
     def positions(self) -> int:
-        """The number of positions, in whole tiles."""
-        return cdiv(self.lead + self.per(self.images), LARGEST_TILE) * LARGEST_TILE
+        """The number of positions, rounded up to whole tiles."""
+        return cdiv(self.lead + self.positions_of(self.images), LARGEST_TILE) * LARGEST_TILE
 
     @property
     def guard(self) -> int:
-        """Padding on both sides: a row, a tile, and the reach of four neighbours."""
+        """Length of the padding on each side: kernels read at most a row, four neighbours and a tile beyond the positions."""
         return cdiv(self.width + 4, 16) * 16 + LARGEST_TILE
 
-    def per(self, images: int) -> int:
-        """Positions of so many images."""
+    def positions_of(self, images: int) -> int:
+        """The number of positions of this many images, with the zeros after every row and every image."""
         return images * (self.height + 1) * (self.width + 1)
 
     def planes(
         self,
-        images: Sequence[Tensor],  # (images, 1, height, width) each, or as many numbers in that order
+        tensors: Sequence[Tensor],  # one per plane: (images, 1, height, width), or these numbers in any other shape
         dtype: torch.dtype,
-        scales: Sequence[Tensor | None] | None = None,  # a factor for each image
+        scales: Sequence[Tensor | None] | None = None,  # one factor per plane; None: no factor
     ) -> Tensor:
-        """Images as planes, (planes, padded positions)."""
+        """Copies each tensor to a plane with the layout of the frame, (planes, padded positions)."""
         size = cdiv(self.positions + 2 * self.guard, LAY_OUT.block) * LAY_OUT.block
-        planes = images[0].new_empty((len(images), size), dtype=dtype)
-        for plane, image, scale in zip(planes, images, scales or [None] * len(images), strict=True):
-            flat = image.reshape(self.images, self.height * self.width)
+        planes = tensors[0].new_empty((len(tensors), size), dtype=dtype)
+        for plane, tensor, scale in zip(planes, tensors, scales or [None] * len(tensors), strict=True):
+            flat = tensor.reshape(self.images, self.height * self.width)
             _lay_out[(size // LAY_OUT.block,)](
                 flat,
                 flat if scale is None else scale,
@@ -121,14 +122,14 @@ class Frame:
     ) -> Tensor:
         """Features as images, (images, channels, height, width)."""
         first = self.guard + self.lead
-        rows = features[first : first + self.per(self.images)]
-        images = rows.reshape(self.images, self.height + 1, self.width + 1, -1)
+        without_padding = features[first : first + self.positions_of(self.images)]
+        images = without_padding.reshape(self.images, self.height + 1, self.width + 1, -1)
         return images[:, : self.height, : self.width].permute(0, 3, 1, 2)
 
     def features(self, parts: int, channels: int, like: Tensor) -> Tensor:
-        """Room for features that a kernel fills, (parts, padded positions, channels)."""
+        """An uninitialised tensor for the features that a kernel computes, (parts, padded positions, channels)."""
         return like.new_empty((parts, self.positions + 2 * self.guard, channels))
 
     def shape(self) -> dict[str, int]:
-        """The keyword arguments of a kernel."""
+        """Height and width as keyword arguments of a kernel."""
         return {"HEIGHT": self.height, "WIDTH": self.width}

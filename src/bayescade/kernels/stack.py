@@ -1,7 +1,7 @@
 """A stack of convolutions with a random last layer, forward and backward by the fused kernels, as one differentiable function.
 
-A block has two: features with the last layer, and the variance network. Channels are padded with zeros to a power of two, at
-least sixteen, as the kernels need.
+A block has two such stacks: the image network and the variance network. The kernels need 16 channels or a higher power of two,
+so channels are padded with zeros. `convolution` explains positions, planes, groups and parts.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ from bayescade.kernels.convolution import PLANE_TAPS, convolve, input_gradient, 
 from bayescade.kernels.frame import Frame
 from bayescade.kernels.last_layer import last_layer, last_layer_gradient
 
-FEWEST = 16  # channels of a matrix product
+FEWEST = 16  # smallest number of channels in a matrix product
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A convolution with ReLU: of planes, of features, or of both; with `groups`, each group has separate inputs."""
+    """The weights of a convolution with ReLU. Its inputs are planes, features, or both; every group has different inputs."""
 
-    planes: Tensor | None  # (groups * planes, 16, out): weights of planes
-    weights: Tensor | None  # (groups, 9, in, out)
+    planes: Tensor | None  # (groups * planes, 16, out): weights of planes; None without planes
+    weights: Tensor | None  # (groups, 9, in, out): weights of features; None without features
     bias: Tensor  # (groups, out)
 
 
@@ -33,17 +33,17 @@ def layer_of(
     weights: Sequence[Tensor] | None,  # per group: (out, in, 3, 3)
     bias: Sequence[Tensor],  # per group: (out,)
 ) -> Layer:
-    """Weights of torch in the layout of the kernels; differentiable."""
+    """Converts weights in the layout of torch to the layout of the kernels; differentiable."""
     out = filled(len(bias[0]))
     return Layer(
         torch.cat([_plane_layout(weight, out) for weight in planes]) if planes is not None else None,
         torch.stack([_layout(weight, out) for weight in weights]) if weights is not None else None,
-        torch.stack([pad(one, (0, out - len(one))) for one in bias]),
+        torch.stack([pad(group_bias, (0, out - len(group_bias))) for group_bias in bias]),
     )
 
 
 def filled(channels: int) -> int:
-    """The number of channels with padding."""
+    """The number of channels after padding: a power of two, at least `FEWEST`."""
     return max(FEWEST, 1 << (channels - 1).bit_length())
 
 
@@ -60,7 +60,7 @@ def _layout(weight: Tensor, out: int) -> Tensor:
 def last_layout(
     weight: Tensor,  # (samples, in, 3, 3)
 ) -> Tensor:
-    """Weights of a last layer, (samples, 16, in)."""
+    """The weights of a last layer in the layout of the kernels, (samples, 16, in)."""
     taps = weight.flatten(2).transpose(1, 2)
     return pad(taps, (0, filled(taps.shape[2]) - taps.shape[2], 0, PLANE_TAPS - taps.shape[1])).contiguous()
 
@@ -73,14 +73,14 @@ def run_layers(
 ) -> list[Tensor]:
     """The output of every layer, (parts, padded positions, channels).
 
-    One part per group if the next layer has equally many, else one.
+    There is one part per group if the next layer has the same number of groups; if not, there is one part.
     """
     outputs: list[Tensor] = []
     dtype = planes.dtype
     for index, layer in enumerate(layers):
         features = extra if index == 0 else outputs[-1]
         groups = len(layer.bias)
-        apart = index + 1 < len(layers) and len(layers[index + 1].bias) == groups
+        separate = index + 1 < len(layers) and len(layers[index + 1].bias) == groups
         outputs.append(
             convolve(
                 planes if layer.planes is not None else None,
@@ -89,7 +89,7 @@ def run_layers(
                 layer.weights.to(dtype) if layer.weights is not None else None,
                 layer.bias,
                 frame,
-                parts=groups if apart else 1,
+                parts=groups if separate else 1,
             )
         )
     return outputs
@@ -99,14 +99,14 @@ def stack(
     planes: Tensor,  # (planes, padded positions), in the precision of the features
     extra: Tensor | None,  # (1, padded positions, in): features for the first layer, not differentiated
     layers: Sequence[Layer],
-    weights: Tensor,  # (16, in): means of the last layer
-    variances: Tensor,  # (16, in): their variances
+    weights: Tensor,  # (16, in): means of the weights of the last layer
+    variances: Tensor,  # (16, in): variances of these weights
     frame: Frame,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance of the last layer's output, (pixels,), without bias; and its input, not differentiable."""
-    parameters = [part for layer in layers for part in (layer.planes, layer.weights, layer.bias)]
-    moments: tuple[Tensor, Tensor, Tensor] = _Stack.apply(planes, extra, frame, weights, variances, *parameters)
-    return moments
+    """Mean and variance of the last layer's output without bias, (pixels,) each; and that layer's input, without gradient."""
+    parameters = [tensor for layer in layers for tensor in (layer.planes, layer.weights, layer.bias)]
+    outputs: tuple[Tensor, Tensor, Tensor] = _Stack.apply(planes, extra, frame, weights, variances, *parameters)
+    return outputs
 
 
 class _Stack(torch.autograd.Function):
@@ -126,7 +126,7 @@ class _Stack(torch.autograd.Function):
             features[-1], weights[None].contiguous(), variances[None].contiguous(), frame, shared=True
         )
         ctx.save_for_backward(planes, extra, weights, variances, *parameters, *features)
-        ctx.frame, ctx.number = frame, len(layers)
+        ctx.frame, ctx.layer_count = frame, len(layers)
         ctx.mark_non_differentiable(features[-1])
         return mean, variance, features[-1]
 
@@ -134,29 +134,30 @@ class _Stack(torch.autograd.Function):
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Any, ...]:
         frame: Frame = ctx.frame
         planes, extra, weights, variances, *rest = ctx.saved_tensors
-        parameters, features = rest[: 3 * ctx.number], rest[3 * ctx.number :]
+        parameters, features = rest[: 3 * ctx.layer_count], rest[3 * ctx.layer_count :]
         layers = _layers(parameters)
-        slope, of_weights, of_variances = last_layer_gradient(
+        slope, last_weight_slope, last_variance_slope = last_layer_gradient(
             features[-1], weights, variances, frame.planes(slopes[:2], features[-1].dtype), frame
         )
         gradients: list[Tensor | None] = []
-        for index in reversed(range(ctx.number)):
+        for index in reversed(range(ctx.layer_count)):
             layer = layers[index]
             groups = len(layer.bias)
-            into = extra if index == 0 else features[index - 1]
-            of_planes = of_taps = of_bias = None
+            inputs = extra if index == 0 else features[index - 1]
+            plane_slope = weight_slope = bias_slope = None
             if layer.planes is not None:
-                of_planes, of_bias = plane_weight_gradient(planes, slope, groups, frame)
+                plane_slope, bias_slope = plane_weight_gradient(planes, slope, groups, frame)
             if layer.weights is not None:
-                of_taps, of_bias = weight_gradient(into, slope, groups, frame)
-            gradients = [of_planes, of_taps, of_bias, *gradients]
+                weight_slope, bias_slope = weight_gradient(inputs, slope, groups, frame)
+            gradients = [plane_slope, weight_slope, bias_slope, *gradients]
             if index:
                 assert layer.weights is not None
-                slope = input_gradient(slope, layer.weights.to(slope.dtype), into, frame)
-        return None, None, None, of_weights, of_variances, *gradients
+                slope = input_gradient(slope, layer.weights.to(slope.dtype), inputs, frame)
+        return None, None, None, last_weight_slope, last_variance_slope, *gradients
 
 
 def _layers(parameters: Sequence[Tensor | None]) -> list[Layer]:
+    """The layers from the flat list of `stack`."""
     layers = []
     for index in range(0, len(parameters), 3):
         planes, weights, bias = parameters[index : index + 3]

@@ -1,6 +1,6 @@
-"""What DGD, BDGD and BDGD+ share: training into a run folder, and the trained cascade as a method.
+"""The common code of DGD, BDGD and BDGD+: training into a run folder, and the trained cascade as a method.
 
-The three differ in their block only (`bayescade.blocks`), and so in which uncertainties they give.
+The three methods differ only in their block (`bayescade.blocks`), and therefore in the uncertainties that they give.
 """
 
 import dataclasses
@@ -30,8 +30,9 @@ from bayescade.training.greedy import Record, Training, train_cascade
 from bayescade.training.sets import TrainingData
 from bayescade.training.stage import first_stage
 
-JITTER = 1e-6  # of the authors' code; it makes the epistemic map nearly constant
-Build = Callable[[BlockSettings, torch.Generator, int], Block]  # (settings, generator, planes of the problem)
+JITTER = 1e-6  # added to the variance of activations, as in the authors' code; makes the epistemic map nearly constant
+# (settings, generator, number of input planes of the problem) -> block
+Build = Callable[[BlockSettings, torch.Generator, int], Block]
 
 
 def train(
@@ -44,10 +45,10 @@ def train(
     report: Callable[[Record], None],
     processes: ProcessGroup = ALONE,
 ) -> None:
-    """Trains a cascade into the run folder, after the blocks that are already there."""
+    """Trains a cascade and saves its blocks to the run folder; blocks that are already saved are not trained again."""
     problem = data.problem
-    done = [load_block(build, settings, problem, tensors).to(problem.device) for tensors in run.blocks()]
-    for block in done:
+    saved = [load_block(build, settings, problem, tensors).to(problem.device) for tensors in run.blocks()]
+    for block in saved:
         channels_last(block)
     training = Training(
         lambda generator: new_block(build, settings, problem, generator),
@@ -62,7 +63,7 @@ def train(
     memory, batch = settings.block.memory_channels, settings.fit.batch
     stage = first_stage([(problem, *data.training)], batch, memory)
     validation = first_stage([(problem, *data.validation)], batch, memory)
-    train_cascade(training, stage, validation, done, slower=run.manifest.blocks[-1].slower if done else 0)
+    train_cascade(training, stage, validation, saved, slower=run.manifest.blocks[-1].slower if saved else 0)
 
 
 def load(
@@ -80,26 +81,27 @@ def load(
         raise UserError(
             f"{name}: its manifest is damaged: expected the settings {', '.join(parts)}, got {', '.join(stored)}"
         )
-    trained = settings_from(Settings, {part: stored[part] for part in parts})
+    trained_settings = settings_from(Settings, {part: stored[part] for part in parts})
     if not weights:
         raise UserError(f"{name}: no block is trained yet; run the same train command again")
     for text in overrides:
         if not text.startswith("inference."):
             raise UserError(
-                f"--set {text}: settings of the training cannot change now; you can set: "
+                f"--set {text}: settings of the training cannot change after the training; you can set: "
                 + ", ".join(f"inference.{field.name}" for field in dataclasses.fields(InferenceSettings))
             )
-    chosen = load_settings(Settings, overrides=overrides, base=trained)
-    inner = [load_block(build, trained, problem, tensors, inner=True) for tensors in weights[:-1]]
-    cascade = Cascade([*inner, load_block(build, trained, problem, weights[-1])])
+    settings = load_settings(Settings, overrides=overrides, base=trained_settings)
+    inner = [load_block(build, trained_settings, problem, tensors, inner=True) for tensors in weights[:-1]]
+    cascade = Cascade([*inner, load_block(build, trained_settings, problem, weights[-1])])
     warning = None
     if manifest.status != "done":
-        warning = f"{name} is not trained to its end: {len(weights)} of {trained.greedy.blocks} blocks"
-    return TrainedCascade(name, cascade, problem, chosen, manifest.geometry, warning)
+        blocks = trained_settings.greedy.blocks
+        warning = f"the training of {name} is not finished: {len(weights)} of {blocks} blocks are trained"
+    return TrainedCascade(name, cascade, problem, settings, manifest.geometry, warning)
 
 
 def new_block(build: Build, settings: Settings, problem: InverseProblem, generator: torch.Generator) -> Block:
-    """A block with fresh weights; the authors' code adds a jitter to the variance of activations."""
+    """A block with new weights; for the loss of the authors' code also with the jitter of that code."""
     block = build(settings.block, generator, problem.input_planes)
     for layer in block.layers if settings.greedy.loss == "elbo-as-released" else ():
         layer.jitter = JITTER
@@ -109,11 +111,11 @@ def new_block(build: Build, settings: Settings, problem: InverseProblem, generat
 def load_block(
     build: Build, settings: Settings, problem: InverseProblem, tensors: Tensors, inner: bool = False
 ) -> Block:
-    """A block with stored weights; an inner block may be stored without its variance."""
+    """A block with stored weights. A block that is not the last (`inner`) may be stored without its variance."""
     block = new_block(build, settings, problem, torch.Generator())
-    fresh = {key: value for key, value in block.state_dict().items() if inner and key.startswith(INNER)}
+    initial_variance = {key: value for key, value in block.state_dict().items() if inner and key.startswith(INNER)}
     try:
-        block.load_state_dict({**fresh, **{key: value.float() for key, value in tensors.items()}})
+        block.load_state_dict({**initial_variance, **{key: value.float() for key, value in tensors.items()}})
     except RuntimeError as error:
         raise UserError(f"the weights do not match their settings: {' '.join(str(error).split()):.200}") from None
     return block
@@ -121,7 +123,7 @@ def load_block(
 
 @final
 class TrainedCascade(Reconstructor):
-    """A trained cascade: the image, and its aleatoric and epistemic variance where its blocks have them."""
+    """A trained cascade: gives the image, and its aleatoric and epistemic variance if the blocks have variances."""
 
     def __init__(
         self,
@@ -150,31 +152,32 @@ class TrainedCascade(Reconstructor):
     def reconstruct(self, data: Tensor, *, samples: int, seed: int, index: int) -> Reconstruction:
         estimates: list[Estimate] = []
         label = "samples, at most" if self.settings.inference.tolerance else "samples"
-        parts = list(self._parts(data))
-        with progress(label, samples * len(parts)) as advance:
-            for first, part in parts:
+        batches = list(self._batches(data))
+        with progress(label, samples * len(batches)) as advance:
+            for first, batch in batches:
                 estimates.append(
                     self.sampler.estimate(
-                        self.problem, part, samples=samples, seed=seed, index=index + first, advance=advance
+                        self.problem, batch, samples=samples, seed=seed, index=index + first, advance=advance
                     )
                 )
-        uncertain = self.cascade.block(0).variance is not None
-        errors = uncertain and all(part.has_errors for part in estimates)
+        has_variance = self.cascade.block(0).variance is not None
+        has_errors = has_variance and all(estimate.has_errors for estimate in estimates)
         scale = self.problem.scale
 
         def joined(name: str, power: int = 1) -> Tensor:
-            return torch.cat([getattr(part, name) for part in estimates]).float() * scale**power
+            """A map of all batches, in physical units: `power` is 1 for image values and 2 for variances."""
+            return torch.cat([getattr(estimate, name) for estimate in estimates]).float() * scale**power
 
         return Reconstruction(
             image=joined("image"),
             model=self.name,
             geometry=self.geometry,
-            aleatoric=joined("aleatoric", 2) if uncertain else None,
-            epistemic=joined("epistemic", 2) if uncertain else None,
-            mc_standard_error=joined("epistemic_std_error") if errors else None,
-            image_standard_error=joined("image_error") if errors else None,
-            aleatoric_standard_error=joined("aleatoric_error", 2) if errors else None,
-            samples=max(part.samples for part in estimates) if uncertain else 0,
+            aleatoric=joined("aleatoric", 2) if has_variance else None,
+            epistemic=joined("epistemic", 2) if has_variance else None,
+            mc_standard_error=joined("epistemic_std_error") if has_errors else None,
+            image_standard_error=joined("image_error") if has_errors else None,
+            aleatoric_standard_error=joined("aleatoric_error", 2) if has_errors else None,
+            samples=max(estimate.samples for estimate in estimates) if has_variance else 0,
             seed=seed,
             settings=json.dumps(dataclasses.asdict(self.settings)),
             warning=self.warning,
@@ -182,27 +185,30 @@ class TrainedCascade(Reconstructor):
 
     def sample_images(
         self,
-        data: Any,  # as for a call
+        data: Any,  # as for `__call__`
         *,
         samples: int,
         seed: int,
         index: int = 0,
         aleatoric: bool = False,
     ) -> Tensor:
-        """Samples of the image, (samples, batch, 1, height, width); `aleatoric` adds noise of the aleatoric variance."""
+        """Samples of the image, (samples, batch, 1, height, width); `aleatoric` adds aleatoric noise."""
         images = [
             self.sampler.images(
-                self.problem, part, samples=samples, seed=seed, index=index + first, aleatoric=aleatoric
+                self.problem, batch, samples=samples, seed=seed, index=index + first, aleatoric=aleatoric
             )
-            for first, part in self._parts(as_data(data, self.data_shape, self.data_name))
+            for first, batch in self._batches(as_data(data, self.data_shape, self.data_name))
         ]
         return torch.cat(images, 1) * self.problem.scale
 
-    def _parts(self, data: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Batches that fit memory, with the index of the first image; one image each if there is a tolerance."""
-        number = 1
+    def _batches(self, data: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Splits the data into batches that fit in memory; with a tolerance, into batches of one image.
+
+        Gives (index of the batch's first image, batch).
+        """
+        batch_size = 1
         if not self.settings.inference.tolerance:
             shape = self.problem.operator.domain_shape
-            number = passes_at_once(self.cascade, (shape[-2], shape[-1]), self.problem.device)
-        for first in range(0, len(data), number):
-            yield first, data[first : first + number].to(self.problem.device)
+            batch_size = passes_at_once(self.cascade, (shape[-2], shape[-1]), self.problem.device)
+        for first in range(0, len(data), batch_size):
+            yield first, data[first : first + batch_size].to(self.problem.device)

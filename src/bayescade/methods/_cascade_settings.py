@@ -17,10 +17,10 @@ class DataSettings:
     """Training and validation images."""
 
     images: int = 4000  # training images
-    validation_images: int = 100  # of the validation split, for the gain of a block
-    paper_set: bool = False  # the paper's own 4000 training ellipses instead of fresh ones
-    memory: float = 0.0  # GB for training images; if they need more, files are used; 0 = half of the free memory
-    ramp: str = "band-limited"  # filter of the first image of a scan, by FBP: band-limited, or shifted (the paper)
+    validation_images: int = 100  # images of the validation split, which measure the gain of a block
+    paper_set: bool = False  # use the 4000 training ellipses of the paper, not new random ellipses
+    memory: float = 0.0  # GB for training images; if they need more, files are used; 0 means half of the free memory
+    ramp: str = "band-limited"  # filter of the FBP for the first image: band-limited, or shifted (the paper)
 
     def __post_init__(self) -> None:
         if self.ramp not in RAMPS:
@@ -34,7 +34,7 @@ class DataSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings of a cascade, in parts; `preset` gives complete ones."""
+    """Settings of a cascade, in parts; `preset` returns complete settings."""
 
     block: BlockSettings
     greedy: GreedySettings
@@ -63,35 +63,35 @@ _PAPER = Settings(
 
 PRESETS: dict[str, Settings] = {
     "recommended": _RECOMMENDED,
-    "paper": _PAPER,  # the text of the paper
-    # The authors' code; see `_cascade.new_block` for the jitter.
+    "paper": _PAPER,  # as in the text of the paper
+    # As in the authors' code, which also adds a jitter (`_cascade.new_block`).
     "as-released": dataclasses.replace(_PAPER, greedy=dataclasses.replace(_PAPER.greedy, loss="elbo-as-released")),
 }
 
-FULL = 175  # degrees: a larger arc counts as complete
+FULL = 175  # degrees: a larger arc is treated as the full arc of 180 degrees
 NARROW = 105  # degrees: for a smaller arc the rounding of half precision is visible in the image
-FEW_VIEWS = 24  # with fewer, a cascade overfits 4000 images: it gets more images and fewer epochs
+FEW_VIEWS = 24  # with fewer views a cascade overfits 4000 images, so it is trained on more images for fewer epochs
 
 
 def preset(
     name: str,
-    views: int | None = None,  # of a scan; None for a problem that is not a scan, which is treated like many views
-    arc_degrees: float = 180.0,  # measured arc, out of 180
+    views: int | None = None,  # None for a problem that is not a scan: it gets the settings for many views
+    arc_degrees: float = 180.0,  # measured arc of the scan, at most 180
 ) -> Settings:
-    """The settings of that name, with the numbers of blocks and images for the scan."""
+    """The settings of the preset of that name, adapted to the scan: blocks, images, epochs, precision."""
     if name not in PRESETS:
         raise UserError(plugins.unknown("preset", name, list(PRESETS)))
     settings = PRESETS[name]
-    many = views if views is not None else 10**6
+    view_count = views if views is not None else 10**6
     if name != "recommended":
-        return with_blocks(settings, paper_blocks(many, arc_degrees))
-    if arc_degrees > FULL and many < FEW_VIEWS:
+        return with_blocks(settings, paper_blocks(view_count, arc_degrees))
+    if arc_degrees > FULL and view_count < FEW_VIEWS:
         data, fit = dataclasses.replace(settings.data, images=16_000), dataclasses.replace(settings.fit, epochs=3)
         settings = dataclasses.replace(settings, data=data, fit=fit)
     if arc_degrees < NARROW:
         inference = dataclasses.replace(settings.inference, precision="single")
         settings = dataclasses.replace(settings, inference=inference)
-    return with_blocks(settings, recommended_blocks(many, arc_degrees))
+    return with_blocks(settings, recommended_blocks(view_count, arc_degrees))
 
 
 def with_blocks(settings: Settings, blocks: int) -> Settings:
@@ -100,14 +100,17 @@ def with_blocks(settings: Settings, blocks: int) -> Settings:
 
 
 def paper_blocks(views: int, arc_degrees: float) -> int:
-    """K of the paper: 10 from 32 views on, 20 below and for [0, 150) degrees, 30 for smaller arcs."""
+    """Number of blocks K in the paper.
+
+    Full arc: 10 for 32 or more views, 20 for fewer views. Limited arc: 20 for [0, 150) degrees, 30 for smaller arcs.
+    """
     if arc_degrees > FULL:
         return 10 if views >= 32 else 20
     return 20 if arc_degrees > 135 else 30
 
 
 def recommended_blocks(views: int, arc_degrees: float) -> int:
-    """K of the recommended preset: more blocks where more data are missing."""
+    """Number of blocks K of the recommended preset: more blocks if more data are missing."""
     if arc_degrees <= FULL:
         return 18
     if views < FEW_VIEWS:

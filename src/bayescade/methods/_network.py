@@ -1,4 +1,4 @@
-"""What U-Net and learned primal-dual share: training into a run folder, and the trained network as a method."""
+"""The common code of U-Net and learned primal-dual: training into a run folder, and the trained network as a method."""
 
 import dataclasses
 import json
@@ -26,11 +26,11 @@ from bayescade.training.stage import batches
 Build = Callable[[Any, InverseProblem, torch.Generator], nn.Module]  # (settings, problem, generator) -> network
 
 AT_ONCE = 16  # images reconstructed at once
-SCALE_IMAGES = 64  # training images that determine the scales
+SCALE_IMAGES = 64  # number of training images from which a network determines its input scales
 
 
 def check_preset(name: str) -> None:
-    """Raises unless it is the one preset that networks have."""
+    """Raises unless the name is `recommended`, the only preset of these networks."""
     if name != "recommended":
         raise UserError(plugins.unknown("preset", name, ["recommended"]))
 
@@ -45,7 +45,7 @@ def train(
     report: Callable[[Record], None],
     processes: ProcessGroup = ALONE,
 ) -> None:
-    """Trains a network into the run folder, after the rounds that are already there."""
+    """Trains a network and saves it to the run folder; rounds that are already saved are not trained again."""
     problem = data.problem
     network = build(settings, problem, torch.Generator().manual_seed(seed))
     network.to(problem.device)
@@ -53,20 +53,20 @@ def train(
     training = examples(problem, data.training, settings.fit.batch)
     if not saved:
         network.prepare(training.first[:SCALE_IMAGES], training.data[:SCALE_IMAGES])  # type: ignore[operator]
-    before = (saved[-1], dataclasses.asdict(run.manifest.blocks[-1])) if saved else None
-    job = NetworkTraining(settings.fit, seed, before, run.save_network, report, processes)
+    last_save = (saved[-1], dataclasses.asdict(run.manifest.blocks[-1])) if saved else None
+    job = NetworkTraining(settings.fit, seed, last_save, run.save_network, report, processes)
     train_network(network, training, examples(problem, data.validation, settings.fit.batch), job)
 
 
-def examples(problem: InverseProblem, pair: Pair, batch: int) -> Examples:
-    """Data, first images and truths, in units of the problem's scale."""
+def examples(problem: InverseProblem, pair: Pair, batch_size: int) -> Examples:
+    """First images, data and truths; first images and truths are in units of the problem's scale."""
     data, truth = pair
-    first, scaled = store_like(truth), store_like(truth) if problem.scale != 1 else truth
-    for part in batches(len(truth), batch):
-        first[part] = problem.initial(data[part])
+    first_images, scaled_truth = store_like(truth), store_like(truth) if problem.scale != 1 else truth
+    for batch in batches(len(truth), batch_size):
+        first_images[batch] = problem.initial(data[batch])
         if problem.scale != 1:
-            scaled[part] = truth[part] / problem.scale
-    return Examples(first, data, scaled)
+            scaled_truth[batch] = truth[batch] / problem.scale
+    return Examples(first_images, data, scaled_truth)
 
 
 def load(
@@ -84,7 +84,10 @@ def load(
     if any(part not in stored for part in parts):
         raise UserError(f"{name}: its manifest is damaged: expected the settings {', '.join(parts)}")
     if overrides:
-        raise UserError(f"--set {overrides[0]}: settings of the training cannot change now, and there are no others")
+        raise UserError(
+            f"--set {overrides[0]}: settings of the training cannot change after the training; "
+            "this method has no other settings"
+        )
     settings = load_settings(kind, base=settings_from(kind, {part: stored[part] for part in parts}))
     if not weights:
         raise UserError(f"{name}: nothing is trained yet; run the same train command again")
@@ -97,7 +100,7 @@ def load(
     warning = None
     if manifest.status != "done":
         rounds = manifest.blocks[-1].rounds
-        warning = f"{name} is not trained to its end: {rounds} of {settings.fit.rounds} rounds"
+        warning = f"the training of {name} is not finished: {rounds} of {settings.fit.rounds} rounds are done"
     return TrainedNetwork(name, network, problem, settings, manifest.geometry, warning)
 
 
@@ -131,8 +134,8 @@ class TrainedNetwork(Reconstructor):
     def reconstruct(self, data: Tensor, *, samples: int, seed: int, index: int) -> Reconstruction:
         images = []
         with progress("images", len(data)) as advance:
-            for part in batches(len(data), AT_ONCE):
-                batch = data[part].to(self.problem.device)
+            for indices in batches(len(data), AT_ONCE):
+                batch = data[indices].to(self.problem.device)
                 images.append(self.network.clipped(self.problem.initial(batch), batch))  # type: ignore[operator]
                 advance(len(batch))
         return Reconstruction(

@@ -1,15 +1,17 @@
 """The default weight of total variation, for every geometry and noise.
 
-The noise e of the data appears in the gradient of D as A' e', with standard deviation n_j at pixel j. Total variation must
-be a little stronger than that. So the weight is
+The noise e of the data adds A' (h e) to the gradient of D, with standard deviation n_j at pixel j; A' is the transpose
+of A. Total variation must suppress this noise, so its weight is proportional to the median of n_j:
 
-    w = c median_j n_j / (h ||A||^2),    n_j^2 = sum_i A_ij^2 h_i^2 var_i,
+    w = c median_j n_j / (h ||A||^2),    n_j^2 = sum_i A_ij^2 h_i^2 var_i.
 
-h_i the curvature of D in bin i and var_i the variance of the noise there: this is the universal threshold of Donoho and
-Johnstone (1994), noise level times a constant, for the coefficients that A' e has. For least squares var is estimated from the
-sinogram; a likelihood knows it, var = 1 / h. The constant c was chosen for each of the paper's cases on validation images
-(examples/choose_tv_weight.py); for other geometries c is interpolated by the arc, between the limited-angle cases and
-the median of the sparse ones.
+h_i is the curvature of D in bin i, h the mean of h_i, and var_i the variance of the noise in bin i. The rule follows
+the universal threshold of Donoho and Johnstone (1994), noise level times a constant, for the coefficients A' (h e). For
+least squares var is estimated from the sinogram; for the other fidelities var_i = 1 / h_i.
+
+The constant c was chosen for each of the paper's cases on validation images (examples/choose_tv_weight.py). For other
+geometries c is interpolated as a function of the arc, between the values of the limited-angle cases and, at 180
+degrees, the median of the sparse-view cases.
 """
 
 import numpy as np
@@ -21,12 +23,14 @@ from bayescade.physics.fidelity import Fidelity, LeastSquares
 from bayescade.physics.geometry import Geometry, geometry_difference, measured_arc
 from bayescade.physics.ray_transform import RayTransform
 
-# c of each case: the best on 50 images of ellipses and 50 of random-shepp-logan, validation split (docs/data/tv_weights.jsonl).
+# c of each case: the best value for 50 images of ellipses and 50 images of random-shepp-logan, both of the validation
+# split (docs/data/tv_weights.jsonl).
 CONSTANTS = dict(zip(PAPER_CASES, (0.4, 0.2, 0.4, 0.6, 0.6, 0.12, 0.16, 0.3), strict=True))
 ARC_DEGREES, ARC_CONSTANTS = (90, 120, 150, 180), (0.12, 0.16, 0.3, 0.4)
 
-LEAST = 1e-7  # of the size of the data: the weight is never zero
-WINDOW_BINS, WINDOW_SAMPLES = 8, 128  # smallest size of a window of the noise estimate
+LEAST = 1e-7  # smallest noise in units of RMS(data) / ||A||: so the weight is never zero
+# A window of the noise estimate has at least this many bins, and at least this many values (bins x views).
+WINDOW_BINS, WINDOW_VALUES = 8, 128
 
 
 def default_weight(
@@ -34,16 +38,17 @@ def default_weight(
     operator_norm: float,
     fidelity: Fidelity,
     sinogram: Tensor,  # (batch, 1, views, bins)
-    factor: float = 0.0,  # c; 0 = that of the geometry
+    factor: float = 0.0,  # c; 0 means the constant of the geometry
 ) -> Tensor:
-    """The weight of each image by the rule, (batch,); a little above 0 for data without noise."""
+    """The weight w of each image by the rule above, (batch,); a small positive weight for data without noise."""
     noise = gradient_noise(operator, operator_norm, fidelity, sinogram)
-    size = (sinogram.square().mean((1, 2, 3)).sqrt() / operator_norm).clamp_min(torch.finfo(sinogram.dtype).tiny ** 0.5)
-    return (factor or constant(operator.geometry)) * torch.maximum(noise, LEAST * size)
+    rms = sinogram.square().mean((1, 2, 3)).sqrt()
+    level = (rms / operator_norm).clamp_min(torch.finfo(sinogram.dtype).tiny ** 0.5)
+    return (factor or constant(operator.geometry)) * torch.maximum(noise, LEAST * level)
 
 
 def constant(geometry: Geometry) -> float:
-    """c for a geometry: that of its case, or by its arc."""
+    """c for a geometry: the constant of the paper's case with this geometry, otherwise interpolated at its arc."""
     for case, value in CONSTANTS.items():
         if geometry_difference(case_geometry(case), geometry) is None:
             return value
@@ -53,22 +58,24 @@ def constant(geometry: Geometry) -> float:
 def gradient_noise(operator: RayTransform, operator_norm: float, fidelity: Fidelity, sinogram: Tensor) -> Tensor:
     """median_j n_j / (h ||A||^2) of each image, (batch,)."""
     curvature = fidelity.curvature(sinogram)
+    # derivative_variance is h_i^2 var_i: the variance that the noise gives to the derivative of D in bin i.
     if isinstance(fidelity, LeastSquares):
-        variance_of_slope = (noise_std(sinogram) ** 2).reshape(-1, 1, 1, 1).expand_as(sinogram)
+        derivative_variance = (noise_std(sinogram) ** 2).reshape(-1, 1, 1, 1).expand_as(sinogram)
     else:
-        variance_of_slope = curvature  # h^2 var = h
-    squares = operator.adjoint(variance_of_slope) * mean_entry(operator)
+        derivative_variance = curvature  # h_i^2 var_i = h_i
+    squares = operator.adjoint(derivative_variance) * mean_entry(operator)  # n_j^2
     squares = squares.flatten(1)
-    seen = squares > 0  # pixels that a ray meets
-    noise = torch.where(seen, squares, torch.nan).nanmedian(1).values.nan_to_num(0).sqrt()
+    measured = squares > 0  # pixels that a ray crosses
+    noise = torch.where(measured, squares, torch.nan).nanmedian(1).values.nan_to_num(0).sqrt()
     return noise / (curvature.mean((1, 2, 3)) * operator_norm**2)
 
 
 def mean_entry(operator: RayTransform) -> float:
-    """sum of squares over sum of a column of A, on average: turns sum_i A_ij v_i into about sum_i A_ij^2 v_i.
+    """The mean, over the columns of A, of (sum of the squared entries) / (sum of the entries).
 
-    A pixel's weights at a view are a triangle of height p / m (m = max(|cos|, |sin|)) sampled by the bins, and the square of a
-    triangle has two thirds of its height times its area.
+    The product of sum_i A_ij v_i and this mean is about sum_i A_ij^2 v_i. In one view the entries of a pixel are
+    samples of a triangle of height p / m, where p is the pixel size and m = max(|cos|, |sin|) of the angle. The
+    integral of the squared triangle is 2/3 of its height times its area.
     """
     geometry = operator.geometry
     angles = torch.tensor(geometry.angles)
@@ -81,19 +88,20 @@ def noise_std(
 ) -> Tensor:
     """Standard deviation of white noise in each sinogram, (batch,): from fourth differences along the bins.
 
-    The differences remove smooth parts and multiply white noise by sqrt(70); the median of their size, over 0.6745, is robust
-    against single edges. The projection of pixels is rough in every bin, so the detector is cut into windows, all views
-    together, and the tenth percentile of the windows is used: there the rays do not meet the object.
+    The differences remove smooth signals and multiply the standard deviation of white noise by sqrt(70). The median of
+    their absolute values, divided by 0.6745, is robust against single edges. Projections of pixels vary from bin to bin
+    even without noise. So the detector is split into windows of bins, each with all views, and the tenth percentile of
+    the medians of all windows is used: the rays of such a window do not cross the object.
     """
     views, bins = sinogram.shape[-2:]
     if bins < 5:
-        return sinogram.new_zeros(len(sinogram))  # too few bins to tell noise from signal
+        return sinogram.new_zeros(len(sinogram))  # too few bins to separate noise from signal
     y = sinogram
-    fourth = y[..., :-4] - 4 * y[..., 1:-3] + 6 * y[..., 2:-2] - 4 * y[..., 3:-1] + y[..., 4:]
-    width = min(max(WINDOW_BINS, -(-WINDOW_SAMPLES // views)), bins - 4)
-    windows = fourth[:, 0].abs().unfold(-1, width, width)  # (batch, views, windows, width)
-    levels = windows.transpose(1, 2).flatten(2).median(2).values  # (batch, windows)
-    levels = torch.where(levels > 0, levels, torch.inf).sort(1).values  # masked bins are zero and do not count
-    count = torch.isfinite(levels).sum(1, keepdim=True)
-    quiet = levels.gather(1, (count // 10).clamp_max(levels.shape[1] - 1))[:, 0]
-    return torch.where(count[:, 0] > 0, quiet, 0.0) / 0.6745 / 70**0.5
+    differences = y[..., :-4] - 4 * y[..., 1:-3] + 6 * y[..., 2:-2] - 4 * y[..., 3:-1] + y[..., 4:]
+    width = min(max(WINDOW_BINS, -(-WINDOW_VALUES // views)), bins - 4)
+    windows = differences[:, 0].abs().unfold(-1, width, width)  # (batch, views, windows, width)
+    medians = windows.transpose(1, 2).flatten(2).median(2).values  # (batch, windows)
+    medians = torch.where(medians > 0, medians, torch.inf).sort(1).values  # windows of masked bins, all 0, do not count
+    count = torch.isfinite(medians).sum(1, keepdim=True)
+    percentile = medians.gather(1, (count // 10).clamp_max(medians.shape[1] - 1))[:, 0]
+    return torch.where(count[:, 0] > 0, percentile, 0.0) / 0.6745 / 70**0.5

@@ -1,11 +1,11 @@
-"""Bayesian deep gradient descent: a cascade with random last layers and one variance for all pixels."""
+"""Bayesian deep gradient descent: a cascade with random last layers and one aleatoric variance for all pixels."""
 
 from functools import partial
 
 from bayescade.blocks import homoscedastic
 from bayescade.methods import _cascade, _cascade_settings
 
-ANY_GEOMETRY = False  # weights are valid only for the problem of the training
+ANY_GEOMETRY = False  # the weights are valid only for the problem for which they were trained
 
 Settings = _cascade_settings.Settings
 preset = _cascade_settings.preset

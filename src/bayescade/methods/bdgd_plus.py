@@ -1,11 +1,11 @@
-"""BDGD+: a cascade with random last layers and a variance of every pixel, aleatoric and epistemic."""
+"""BDGD+: a cascade with random last layers and a separate aleatoric variance for every pixel."""
 
 from functools import partial
 
 from bayescade.blocks import heteroscedastic
 from bayescade.methods import _cascade, _cascade_settings
 
-ANY_GEOMETRY = False  # weights are valid only for the problem of the training
+ANY_GEOMETRY = False  # the weights are valid only for the problem for which they were trained
 
 Settings = _cascade_settings.Settings
 preset = _cascade_settings.preset

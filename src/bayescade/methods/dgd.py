@@ -5,7 +5,7 @@ from functools import partial
 from bayescade.blocks import deterministic
 from bayescade.methods import _cascade, _cascade_settings
 
-ANY_GEOMETRY = False  # weights are valid only for the problem of the training
+ANY_GEOMETRY = False  # the weights are valid only for the problem for which they were trained
 
 Settings = _cascade_settings.Settings
 preset = _cascade_settings.preset

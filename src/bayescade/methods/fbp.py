@@ -1,4 +1,4 @@
-"""Filtered back-projection: the reconstruction that everything else is measured against."""
+"""Filtered back-projection: the standard method, with which the other methods are compared."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from bayescade.results import Reconstruction, Reconstructor
 
 Apply = Callable[[Tensor], Tensor]  # sinogram -> image
 
-ANY_GEOMETRY = True  # works for any geometry; nothing is trained
+ANY_GEOMETRY = True  # the method works for any geometry; nothing is trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Settings:
     """Settings of FBP."""
 
     window: str = "ram-lak"  # ram-lak (the paper), shepp-logan, cosine, hann: from sharp to smooth
-    ramp: str = "band-limited"  # band-limited (exact), shifted (the paper; reads about 0.02 too high)
+    ramp: str = "band-limited"  # band-limited (exact), shifted (the paper; image values about 0.02 too high)
 
     def __post_init__(self) -> None:
         check_window(self.window)
@@ -47,7 +47,7 @@ def build(geometry: Geometry, settings: Settings, device: torch.device | str = "
 
 @final
 class FBP(Reconstructor):
-    """Ramp filter and back-projection, not clipped, without uncertainty."""
+    """Ramp filter and back-projection, without uncertainty; negative values are not clipped."""
 
     name = "fbp"
 
@@ -65,12 +65,12 @@ class FBP(Reconstructor):
             geometry=self.geometry.to_json(),
             seed=seed,
             settings=json.dumps(dataclasses.asdict(self.settings)),
-            warning=limited_angle(self.geometry),
+            warning=limited_angle_warning(self.geometry),
         )
 
 
-def limited_angle(geometry: Geometry) -> str | None:
-    """A sentence for a fan scan that is too short for FBP, else None."""
+def limited_angle_warning(geometry: Geometry) -> str | None:
+    """A warning if the arc of a fan scan is too short for FBP, otherwise None."""
     if not isinstance(geometry, FanBeam) or scan_kind(geometry) != "limited":
         return None
     needed = 180 + 2 * math.degrees(float(abs(geometry.fan_angles()).max()))

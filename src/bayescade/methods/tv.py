@@ -2,10 +2,11 @@
 
     minimise  D(y, A x) / (h ||A||^2) + w TV(x)   over images x >= 0,
 
-D is the data fidelity and h its mean curvature (1 for least squares). TV is the isotropic total variation for pixel size 1: the
-mean over four gradients, one per corner of a pixel (`finite_differences`). So the weight w means the same for every scanner.
-Solved by the algorithm of Chambolle and Pock (2011) with over-relaxation (Condat 2013), and stopped when the duality gap over
-the box 0 <= z <= 2 max x is a small part of the objective: then no image z in that box is better by more than the gap.
+D is the data fidelity and h its mean curvature (1 for least squares). TV is the isotropic total variation for pixel
+size 1: the mean over four gradients, one per corner of a pixel (`finite_differences`). So the weight w has the same
+meaning for every scanner. The algorithm is that of Chambolle and Pock (2011) with over-relaxation (Condat 2013). It
+stops when the duality gap for the box 0 <= z <= 2 max x is small relative to the objective. Then the objective of every
+image z in that box is at least the objective of x minus the gap.
 """
 
 import dataclasses
@@ -40,11 +41,12 @@ from bayescade.progress import progress
 from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction, Reconstructor
 
-ANY_GEOMETRY = True  # works for any geometry; nothing is trained
+ANY_GEOMETRY = True  # the method works for any geometry; nothing is trained
 
 CHECK_EVERY = 50  # iterations between checks of the gap
 RELAXATION = 1.9
-# Primal step / dual step, in units of (RMS of the image) / weight: any positive value converges, this one fast.
+# Primal step / dual step, in units of (RMS of the image) / weight. The iteration converges for any positive value; this
+# value makes it fast.
 BALANCE = 0.2
 
 
@@ -52,13 +54,13 @@ BALANCE = 0.2
 class Settings:
     """Settings of TV."""
 
-    weight: float = 0.0  # w; 0 = c times the noise, by the rule of `default_weight`
-    constant: float = 0.0  # c; 0 = the one chosen for the geometry
+    weight: float = 0.0  # w; 0 means c times the noise, by the rule of `default_weight`
+    constant: float = 0.0  # c; 0 means the constant of the geometry (`_tv_weight`)
     fidelity: str = "least-squares"  # least-squares, weighted (by photon statistics) or poisson
-    photons: float = 1e5  # per bin without an object; for weighted and poisson
-    attenuation: float = 0.02  # per unit length, where the image is 1; for weighted and poisson
-    tolerance: float = 1e-3  # relative duality gap at which an image is done
-    iterations: int = 10000  # most iterations
+    photons: float = 1e5  # photons per bin without an object; only for weighted and poisson
+    attenuation: float = 0.02  # attenuation per unit length where the image is 1; only for weighted and poisson
+    tolerance: float = 1e-3  # relative duality gap at which the iteration of an image stops
+    iterations: int = 10000  # largest number of iterations
 
     def __post_init__(self) -> None:
         if self.fidelity not in FIDELITIES:
@@ -85,7 +87,7 @@ def build(geometry: Geometry, settings: Settings, device: torch.device | str = "
 
 @final
 class TV(Reconstructor):
-    """Total variation without uncertainty; `warning` of its result says how many images did not converge."""
+    """Total variation, without uncertainty; the `warning` of a result says how many images did not converge."""
 
     name = "tv"
 
@@ -133,7 +135,7 @@ class TV(Reconstructor):
 
 
 def batch_last(tensor: Tensor) -> Tensor:
-    """The same values with the batch as the fastest dimension in memory, as the stored projector needs."""
+    """The same values with the batch as the fastest dimension in memory, the layout that `MatrixProjector` needs."""
     return tensor.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2)
 
 
@@ -150,9 +152,9 @@ def solve(
 ) -> tuple[Tensor, Tensor]:
     """The images (batch, 1, height, width) and their relative duality gaps (batch,).
 
-    A converged image leaves the iteration, so its result does not depend on the other images of the batch.
+    A converged image is removed from the iteration, so its result does not depend on the other images of the batch.
     """
-    problem = Problem.of(operator, operator_norm, fidelity, sinogram, weight)
+    problem = Problem.with_steps(operator, operator_norm, fidelity, sinogram, weight)
     images = torch.zeros_like(problem.start)
     gaps = torch.full((len(sinogram),), torch.inf, dtype=sinogram.dtype, device=sinogram.device)
     active = torch.arange(len(sinogram), device=sinogram.device)
@@ -166,7 +168,7 @@ def solve(
             advance((iteration - 1) % CHECK_EVERY + 1)
             gap = relative_gap(problem, new_point)
             images[active], gaps[active] = new_point.image, gap
-            unfinished = ~(gap <= tolerance)  # also where the gap is NaN
+            unfinished = ~(gap <= tolerance)  # True also for a gap of NaN
             if not bool(unfinished.any()):
                 break
             if not bool(unfinished.all()):
@@ -176,7 +178,7 @@ def solve(
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Data and steps of a batch; the first dimension of each tensor is the batch."""
+    """Data and step sizes of a batch; the first dimension of each tensor is the batch."""
 
     operator: RayTransform
     norm: float
@@ -189,14 +191,18 @@ class Problem:
     dual_step: Tensor  # (batch, 1, 1, 1), for the data; for the gradients: dual_step / 32
 
     @classmethod
-    def of(
+    def with_steps(
         cls, operator: RayTransform, operator_norm: float, fidelity: Fidelity, sinogram: Tensor, weight: Tensor
     ) -> "Problem":
-        """Primal step t, dual step s: 2 t s = 0.999, as ||A / norm|| = ||gradients||^2 / 32 = 1; t / s from BALANCE."""
+        """Chooses the start image, the primal step t and the dual step s.
+
+        The iteration converges if t s ||K||^2 < 1 for K = (A / norm, gradients / sqrt(32)). ||K||^2 <= 2, because
+        ||A / norm|| = 1 and ||gradients||^2 / 32 <= 1; so 2 t s = 0.999. BALANCE determines t / s.
+        """
         start = operator.fbp(sinogram, ramp="shifted").clamp_min(0)
-        back = operator.adjoint(sinogram) / operator_norm**2  # used where FBP is nowhere positive
-        level = torch.maximum(_rms(start), 0.01 * _rms(back)).clamp_min(1e-12)
-        ratio = BALANCE * level / weight
+        back_projection = operator.adjoint(sinogram) / operator_norm**2  # for images whose FBP is nowhere positive
+        image_rms = torch.maximum(_rms(start), 0.01 * _rms(back_projection)).clamp_min(1e-12)
+        ratio = BALANCE * image_rms / weight
         dual_step = (1 / (2 * ratio)).sqrt()
         curvature = fidelity.curvature(sinogram).mean((1, 2, 3), keepdim=True)
         return cls(
@@ -228,11 +234,11 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """An image and its duals."""
+    """An image and the dual variables, of a batch."""
 
     image: Tensor
     data: Tensor  # dual variable of A x / norm
-    corners: Corners  # dual of the gradients
+    corners: Corners  # dual variables of the four gradients
 
     def select(self, selected: Tensor) -> "Point":
         """The point of the selected images."""
@@ -256,24 +262,24 @@ def select_images(tensor: Tensor, selected: Tensor) -> Tensor:
 
 
 def first_point(problem: Problem) -> Point:
-    """The clipped FBP, and zero duals."""
+    """The clipped FBP, with dual variables of zero."""
     zero = torch.zeros_like(problem.start)
     pair: Pair = (zero, zero)
     return Point(problem.start, torch.zeros_like(problem.sinogram), (pair, pair, pair, pair))
 
 
-def step(problem: Problem, now: Point) -> Point:
-    """One iteration, without relaxation: a feasible point, image >= 0 and |corner| <= weight / 4."""
-    slope = problem.adjoint(now.data) + corner_gradients_adjoint(now.corners)
-    image = (now.image - problem.primal_step * slope).clamp_min(0)
-    extrapolated = 2 * image - now.image
+def step(problem: Problem, point: Point) -> Point:
+    """One iteration without relaxation. The new point is feasible: image >= 0 and |corner| <= weight / 4."""
+    slope = problem.adjoint(point.data) + corner_gradients_adjoint(point.corners)
+    image = (point.image - problem.primal_step * slope).clamp_min(0)
+    extrapolated = 2 * image - point.image
 
-    data = prox_data(problem, now.data + problem.dual_step * problem.forward(extrapolated))
+    data = prox_data(problem, point.data + problem.dual_step * problem.forward(extrapolated))
     corner_step = problem.dual_step / CORNERS_NORM_SQUARED
     bound = problem.weight / CORNERS
     a, b, c, d = (
-        project(old[0] + corner_step * new[0], old[1] + corner_step * new[1], bound)
-        for old, new in zip(now.corners, corner_gradients(extrapolated), strict=True)
+        project(dual[0] + corner_step * gradient[0], dual[1] + corner_step * gradient[1], bound)
+        for dual, gradient in zip(point.corners, corner_gradients(extrapolated), strict=True)
     )
     return Point(image, data, (a, b, c, d))
 
@@ -283,26 +289,27 @@ def _rms(x: Tensor) -> Tensor:
 
 
 def project(down: Tensor, right: Tensor, bound: Tensor) -> Pair:
-    """Projects the vectors (down, right) onto length <= bound."""
+    """Projects the vectors (down, right) onto the vectors of length at most `bound`."""
     shrink = bound / torch.maximum(magnitude((down, right)), bound)
     return down * shrink, right * shrink
 
 
 def prox_data(problem: Problem, dual: Tensor) -> Tensor:
-    """The proximal map of the conjugate of D(y, norm z) / (h norm^2), computed from that of D."""
+    """The proximal map of the conjugate of D(y, norm z) / (h norm^2), computed with the proximal map of D*."""
     unit = 1 / (problem.curvature * problem.norm)
     return unit * problem.fidelity.prox_conjugate(problem.sinogram, dual / unit, problem.dual_step * problem.curvature)
 
 
 def relative_gap(problem: Problem, point: Point) -> Tensor:
-    """The gap between the objective and its dual over the box 0 <= z <= 2 max x, relative to the objective, (batch,).
+    """The duality gap for the box 0 <= z <= 2 max x, divided by the objective, (batch,).
 
-    primal = D(y, A x) / (h norm^2) + w TV(x),  dual = -D*(h norm p) / (h norm^2) - 2 max x sum max(0, -s),
+    gap = primal - dual,  primal = D(y, A x) / (h norm^2) + w TV(x),
+    dual = -D*(h norm p) / (h norm^2) - 2 max x sum max(0, -s),
     s = A^T p / norm + grad^T q, with p = point.data and q = point.corners.
     """
     scale = 1 / (problem.curvature.flatten() * problem.norm**2)
-    fit = problem.fidelity.value(problem.sinogram, problem.operator.forward(point.image))
-    primal = scale * fit + problem.weight.flatten() * total_variation(point.image)
+    misfit = problem.fidelity.value(problem.sinogram, problem.operator.forward(point.image))
+    primal = scale * misfit + problem.weight.flatten() * total_variation(point.image)
     slope = problem.adjoint(point.data) + corner_gradients_adjoint(point.corners)
     box_term = 2 * point.image.amax((1, 2, 3)) * (-slope).clamp_min(0).sum((1, 2, 3))
     conjugate = problem.fidelity.conjugate(problem.sinogram, point.data * problem.curvature * problem.norm)

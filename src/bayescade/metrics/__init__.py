@@ -1,4 +1,4 @@
-"""Metrics: each file has one function of the same name, `(image, truth, data_range) -> one number per image`."""
+"""Metrics: each file has one function, with the name of the file: `(image, truth, data_range) -> one number per image`."""
 
 from torch import Tensor
 
@@ -10,10 +10,10 @@ def check_pair(
     truth: Tensor,  # (batch, 1, height, width)
     data_range: float,
 ) -> None:
-    """Raises unless the two can be compared."""
+    """Raises an error unless image and truth can be compared and the data range is positive."""
     if image.shape != truth.shape or image.ndim != 4:
         raise UserError(
-            f"expected image and truth of one shape (batch, 1, height, width), got {tuple(image.shape)} "
+            f"expected image and truth of the same shape (batch, 1, height, width), got {tuple(image.shape)} "
             f"and {tuple(truth.shape)}"
         )
     if not data_range > 0:

@@ -1,8 +1,8 @@
-"""A cascade (equation 3 of the paper): blocks in sequence, each with the gradient of the data fidelity at its input image.
+"""A cascade (equation 3 of the paper): a sequence of blocks. Block k uses the gradient of the data fidelity at x_k.
 
     x_0 = initial(y),    x_{k+1} = relu(x_k + f_k(x_k, inputs(x_k, y))),    k = 0 .. K - 1
 
-`iterates` is this recursion. Training uses `step`, one block at a time; sampling uses `prediction`.
+`iterates` computes this recursion. Training uses `step`, one block at a time; sampling uses `prediction`.
 """
 
 import dataclasses
@@ -30,11 +30,11 @@ class Iterate:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """The output of the last block, (samples * batch, 1, height, width) with samples in front; variances broadcast to it."""
+    """The output of the last block. The shapes of the variances broadcast to the shape of the mean."""
 
-    mean: Tensor
-    variance: Tensor | None  # over the weights of the last block if these are integrated; None if they are sampled
-    aleatoric: Tensor | None
+    mean: Tensor  # (samples * batch, 1, height, width), ordered by sample
+    variance: Tensor | None  # over the weights of the last block, if they are integrated; None if they are sampled
+    aleatoric: Tensor | None  # aleatoric variance; None if the last block has no variance
 
 
 def step(runner: BlockRunner, state: State, features: Features, sampling: Sampling) -> State:
@@ -47,12 +47,12 @@ def step(runner: BlockRunner, state: State, features: Features, sampling: Sampli
 
 
 def first_iterate(runner: BlockRunner, problem: InverseProblem, y: Tensor, state: State) -> Iterate:
-    """The iterate before the first block."""
+    """The input of the first block: x_0, and the features of the first block at x_0."""
     return Iterate(0, state, runner.features(state, problem.inputs(state.image, y)))
 
 
 def first_state(image: Tensor, memory_channels: int) -> State:
-    """The state before the first block: the memory is zero."""
+    """The input state of the first block: its memory is zero."""
     shape = (len(image), memory_channels, *image.shape[2:])
     return State(image, image.new_zeros(shape) if memory_channels else None)
 
@@ -64,13 +64,13 @@ def iterates(
     start: Iterate,
     samplings: Sequence[Sampling],  # one per block
 ) -> Iterator[Iterate]:
-    """The recursion, from `start` to the iterate before the last block."""
-    now = start
-    yield now
+    """The recursion, from `start` to the input of the last block."""
+    current = start
+    yield current
     for index in range(start.index + 1, len(runners)):
-        state = step(runners[index - 1], now.state, now.features, samplings[index - 1])
-        now = Iterate(index, state, runners[index].features(state, problem.inputs(state.image, y)))
-        yield now
+        state = step(runners[index - 1], current.state, current.features, samplings[index - 1])
+        current = Iterate(index, state, runners[index].features(state, problem.inputs(state.image, y)))
+        yield current
 
 
 def prediction(
@@ -79,9 +79,9 @@ def prediction(
     y: Tensor,
     start: Iterate,
     samplings: Sequence[Sampling],
-    analytic: bool = False,  # the weights of the last block are integrated, not sampled
+    analytic: bool = False,  # whether the weights of the last block are integrated, not sampled
 ) -> Prediction:
-    """The output of the last block, from `start`."""
+    """The output of the last block, after the recursion from `start`."""
     *_, last = iterates(runners, problem, y, start, samplings)
     if analytic:
         image, aleatoric = runners[-1].moments(last.state, last.features)
@@ -91,17 +91,20 @@ def prediction(
 
 
 def first_random(runners: Sequence[BlockRunner], problem: InverseProblem, y: Tensor, start: Iterate) -> Iterate:
-    """The iterate before the first block in which samples differ; all samples share what comes before."""
-    means = [MeanWeights()] * len(runners)
-    for now in iterates(runners, problem, y, start, means):
-        if runners[now.index].block.layers:
-            return now
-    return now
+    """The input of the first block that has random layers; all samples share the blocks before it.
+
+    If no block has random layers: the input of the last block.
+    """
+    mean_weights = [MeanWeights()] * len(runners)
+    for current in iterates(runners, problem, y, start, mean_weights):
+        if runners[current.index].block.layers:
+            break
+    return current
 
 
 @final
 class Cascade(nn.Module):
-    """The blocks in order; a call with data and their problem gives the image with mean weights."""
+    """The blocks in order. A call with data and a problem gives the reconstruction, by default with mean weights."""
 
     def __init__(self, blocks: Sequence[Block]):
         super().__init__()
@@ -111,7 +114,7 @@ class Cascade(nn.Module):
         return len(self.blocks)
 
     def block(self, index: int) -> Block:
-        """Block `index`, from 0."""
+        """The block with this index, counted from 0."""
         block = self.blocks[index]
         assert isinstance(block, Block)
         return block
@@ -126,14 +129,14 @@ class Cascade(nn.Module):
         problem: InverseProblem,
         sampling: Sequence[Sampling] | None = None,  # one per block; default: mean weights
     ) -> Gaussian:
-        """The image in the units of the problem, and its aleatoric variance where the blocks have one."""
+        """The image, in the user's units (not divided by `problem.scale`), and its aleatoric variance or None."""
         runners = [PlainRunner(block) for block in self.all_blocks()]
         start = first_iterate(runners[0], problem, y, first_state(problem.initial(y), self.block(0).memory_channels))
-        last = prediction(runners, problem, y, start, sampling or [MeanWeights()] * len(runners))
-        variance = last.aleatoric * problem.scale**2 if last.aleatoric is not None else None
-        return Gaussian(last.mean * problem.scale, variance)
+        output = prediction(runners, problem, y, start, sampling or [MeanWeights()] * len(runners))
+        variance = output.aleatoric * problem.scale**2 if output.aleatoric is not None else None
+        return Gaussian(output.mean * problem.scale, variance)
 
     @functools.cached_property
     def widest(self) -> int:
-        """The largest number of channels of a layer."""
+        """The largest number of input or output channels of a convolution."""
         return max(max(parameter.shape[:2]) for parameter in self.parameters() if parameter.ndim == 4)

@@ -1,9 +1,11 @@
 """A U-Net that corrects an image: image + net(image) (Ronneberger et al. 2015; Jin et al. 2017 for tomography).
 
-Every scale has two 3 x 3 convolutions with group norm and ReLU; scales are half as large and have twice the channels, up to a
-limit. The network learns the correction. Its last convolution starts at zero, so training starts at the input image.
+Every scale has two 3 x 3 convolutions with group norm and ReLU. From one scale to the next, height and width are
+halved, and the number of channels is doubled up to a limit. The network learns the correction. Its last convolution
+starts with zero weights, so before training the output is the input image.
 """
 
+from itertools import pairwise
 from typing import final
 
 import torch
@@ -17,25 +19,29 @@ from bayescade.networks._conv import convolution
 class UNet(nn.Module):
     """(image, sinogram) -> image; the sinogram is not used."""
 
-    def __init__(self, channels: int, most_channels: int, scales: int, generator: torch.Generator):
+    def __init__(
+        self,
+        channels: int,  # of the first scale
+        most_channels: int,  # limit of the channels of a scale
+        scales: int,  # number of scales
+        generator: torch.Generator,
+    ):
         super().__init__()
-        widths = [min(channels * 2**scale, most_channels) for scale in range(scales)]
-        self.down = nn.ModuleList(
-            [pair(into, width, generator) for into, width in zip([1, *widths], widths, strict=False)]
-        )
+        counts = [min(channels * 2**scale, most_channels) for scale in range(scales)]  # channels of each scale
+        self.down = nn.ModuleList([convolution_pair(*pair, generator) for pair in pairwise([1, *counts])])
         self.up = nn.ModuleList(
-            [pair(widths[scale + 1] + widths[scale], widths[scale], generator) for scale in reversed(range(scales - 1))]
+            [convolution_pair(coarse + fine, fine, generator) for fine, coarse in reversed(list(pairwise(counts)))]
         )
-        self.last = convolution(widths[0], 1, generator, size=1)
+        self.last = convolution(counts[0], 1, generator, kernel_size=1)
         nn.init.zeros_(self.last.weight)
 
     def prepare(self, image: Tensor, sinogram: Tensor) -> None:
-        """Does nothing: no scale depends on the images."""
+        """Does nothing: this network has no factors that must be set from images before training."""
 
     def forward(self, image: Tensor, sinogram: Tensor) -> Tensor:
         height, width = image.shape[-2:]
-        step = 2 ** (len(self.down) - 1)
-        h = pad(image, (0, -width % step, 0, -height % step))
+        multiple = 2 ** (len(self.down) - 1)  # height and width are padded to a multiple of this number
+        h = pad(image, (0, -width % multiple, 0, -height % multiple))
         skips = []
         for scale, layers in enumerate(self.down):
             h = layers(nn.functional.max_pool2d(h, 2) if scale else h)
@@ -45,14 +51,15 @@ class UNet(nn.Module):
         return image + self.last(h)[..., :height, :width]
 
     def clipped(self, image: Tensor, sinogram: Tensor) -> Tensor:
-        """The image with negative values set to 0."""
+        """The output of the network, with negative values set to 0."""
         return relu(self(image, sinogram))
 
 
-def pair(into: int, out: int, generator: torch.Generator) -> nn.Sequential:
-    """Two convolutions with norm and ReLU."""
+def convolution_pair(in_channels: int, out_channels: int, generator: torch.Generator) -> nn.Sequential:
+    """Two convolutions, each followed by group norm and ReLU."""
     layers: list[nn.Module] = []
-    for first in (into, out):
-        groups = max(number for number in (1, 2, 4, 8) if out % number == 0)
-        layers += [convolution(first, out, generator), nn.GroupNorm(groups, out), nn.ReLU(inplace=True)]
+    groups = max(number for number in (1, 2, 4, 8) if out_channels % number == 0)
+    for channels in (in_channels, out_channels):
+        layers += [convolution(channels, out_channels, generator), nn.GroupNorm(groups, out_channels)]
+        layers += [nn.ReLU(inplace=True)]
     return nn.Sequential(*layers)

@@ -1,4 +1,7 @@
-"""Noise models, one file each: a sentence, `Settings`, `add(sinogram, settings, *, generators)` and `describe(settings)`."""
+"""Noise models, one file per model.
+
+A file has a docstring of one sentence, `Settings`, `add(sinogram, settings, *, generators)` and `describe(settings)`.
+"""
 
 from types import ModuleType
 

@@ -13,7 +13,7 @@ from bayescade.errors import UserError
 class Settings:
     """Settings of Gaussian noise."""
 
-    relative: float = 0.01  # standard deviation over the mean |A x| of the image
+    relative: float = 0.01  # standard deviation of the noise, divided by the mean of |A x| over the sinogram
 
     def __post_init__(self) -> None:
         if not 0 <= self.relative <= 1e6:
@@ -24,14 +24,14 @@ def add(
     sinogram: Tensor,  # (batch, 1, views, bins), without noise
     settings: Settings,
     *,
-    generators: Sequence[torch.Generator],  # one for each image, of the CPU
+    generators: Sequence[torch.Generator],  # one CPU generator for each sinogram of the batch
 ) -> Tensor:
-    """The sinogram plus normal noise of standard deviation `relative` times the mean |A x| of the image."""
-    normal = torch.empty(sinogram.shape, dtype=sinogram.dtype)
-    for image, generator in zip(normal, generators, strict=True):
-        torch.randn(image.shape, generator=generator, out=image)
+    """The sinograms plus normal noise of standard deviation `relative` times the mean of |A x| over each sinogram."""
+    normals = torch.empty(sinogram.shape, dtype=sinogram.dtype)
+    for values, generator in zip(normals, generators, strict=True):
+        torch.randn(values.shape, generator=generator, out=values)
     mean = sinogram.abs().mean(dim=(-3, -2, -1), keepdim=True)
-    return sinogram + settings.relative * mean * normal.to(sinogram.device)
+    return sinogram + settings.relative * mean * normals.to(sinogram.device)
 
 
 def describe(settings: Settings) -> str:

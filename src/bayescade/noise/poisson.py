@@ -1,4 +1,4 @@
-"""Counted photons: Poisson noise of the counts, and the logarithm that turns them into line integrals."""
+"""Counted photons: Poisson noise of the counts, and the logarithm that turns counts into line integrals."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from bayescade.physics.fidelity import check_photons
 class Settings:
     """Settings of counted photons."""
 
-    photons: float = 1e5  # per bin without an object
-    attenuation: float = 0.02  # of an image value of 1 over a length of 1: water is about 0.02 per millimetre
+    photons: float = 1e5  # mean count of a bin without an object
+    attenuation: float = 0.02  # per unit length, for an image value of 1; water: about 0.02 per millimetre
 
     def __post_init__(self) -> None:
         check_photons(self.photons, self.attenuation)
@@ -24,17 +24,17 @@ def add(
     sinogram: Tensor,  # (batch, 1, views, bins), without noise
     settings: Settings,
     *,
-    generators: Sequence[torch.Generator],  # one for each image, of the CPU
+    generators: Sequence[torch.Generator],  # one CPU generator for each sinogram of the batch
 ) -> Tensor:
     """The line integrals of counted photons: -ln(N / photons) / attenuation, N ~ Poisson(photons e^(-attenuation A x)).
 
-    A bin that counts nothing is set to half a photon.
+    A count of 0 is replaced by 0.5.
     """
     pairs = zip(sinogram.split(1), generators, strict=True)
-    return torch.cat([_counted(image, settings, generator) for image, generator in pairs])
+    return torch.cat([_add_to_one(single, settings, generator) for single, generator in pairs])
 
 
-def _counted(sinogram: Tensor, settings: Settings, generator: torch.Generator) -> Tensor:
+def _add_to_one(sinogram: Tensor, settings: Settings, generator: torch.Generator) -> Tensor:
     line_integrals = sinogram.to(generator.device, torch.float64)
     expected = settings.photons * torch.exp(-settings.attenuation * line_integrals)
     counts = torch.poisson(expected, generator=generator).clamp_min(0.5)

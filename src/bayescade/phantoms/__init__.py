@@ -1,4 +1,7 @@
-"""Phantoms, one file each: a sentence and `generate(count, shape, *, seed, first, supersample, device)`."""
+"""Phantoms, one file per phantom.
+
+A file has a docstring of one sentence and `generate(count, shape, *, seed, first, supersample, device)`.
+"""
 
 from types import ModuleType
 

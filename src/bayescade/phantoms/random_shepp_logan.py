@@ -1,8 +1,10 @@
-"""Random variants of the Shepp-Logan phantom: out-of-distribution images for validation, so that the test image is not used.
+"""Random variants of the Shepp-Logan phantom: out-of-distribution images for validation, because the phantom is a test image.
 
-Every ellipse of the modified Shepp-Logan phantom has its half-axes scaled by up to 15 %, its centre moved by up to 0.03,
-its rotation changed by up to 10 degrees and its value scaled by up to 30 % (the value of the skull is fixed and the brain stays
-inside it); the phantom is rotated by up to 15 degrees and shrunk by up to 10 %, and the result is moved and scaled to [0, 1].
+Ellipse 0 of the modified Shepp-Logan phantom is the skull, ellipse 1 is the brain. The half-axes of the skull change by up to
+15 %, its value does not change. The half-axes of the brain are 93.5 to 97.5 % of those of the skull, so that the brain stays
+inside; its value changes by up to 20 %. In every other ellipse the half-axes change by up to 15 %, the value by up to 30 %, the
+centre by up to 0.03 along each axis, and the rotation by up to 10 degrees. Finally the whole phantom is rotated by up to 15
+degrees and shrunk by 5 to 15 %, negative values of the image become 0, and the values are scaled to [0, 1].
 """
 
 import math
@@ -15,8 +17,8 @@ from torch import Tensor
 from bayescade.phantoms._raster import AXIS_0, CENTRE_0, ROTATION, VALUE, normalised, raster, uniforms
 from bayescade.phantoms.shepp_logan import ELLIPSES
 
-AXES, CENTRE, TURN, CONTRAST = 0.15, 0.03, math.radians(10), 0.3
-IMAGE_TURN, IMAGE_SHRINK = math.radians(15), 0.1
+AXES, CENTRE, TURN, CONTRAST = 0.15, 0.03, math.radians(10), 0.3  # largest changes of an ellipse
+IMAGE_TURN, IMAGE_SHRINK = math.radians(15), 0.1  # of the whole phantom
 
 
 def generate(
@@ -28,7 +30,10 @@ def generate(
     supersample: int = 1,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Images `first` to `first` + `count` - 1 of the list named by `seed`, (count, 1, height f, width f), float32."""
+    """Images `first` to `first` + `count` - 1 of the list of this seed, (count, 1, height f, width f), float32.
+
+    f is `supersample`.
+    """
     tables = random_tables(count, seed=seed, first=first)
     return normalised(raster(tables, shape, supersample, device).clamp_min(0)).to(torch.float32)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bayescade.phantoms._raster import raster
 
-# value, half-axes, centre, rotation in degrees
+# Value, half-axes, centre, rotation; the rotations are written in degrees and converted to radians.
 ELLIPSES = np.array(
     [
         (1.0, 0.69, 0.92, 0.0, 0.0, 0.0),
@@ -34,6 +34,9 @@ def generate(
     supersample: int = 1,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """`count` copies of the one phantom, (count, 1, height f, width f), float32; `seed` and `first` change nothing."""
+    """`count` copies of the phantom, (count, 1, height f, width f), float32.
+
+    f is `supersample`; `seed` and `first` have no effect.
+    """
     image = raster(ELLIPSES[None], shape, supersample, device).clamp(0, 1)
     return image.to(torch.float32).repeat(count, 1, 1, 1)

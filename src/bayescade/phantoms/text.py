@@ -1,4 +1,4 @@
-"""Random ellipses with a word across them: out-of-distribution images, where the unknown pixels are known.
+"""Random ellipses with a word across them: out-of-distribution images; `letters` gives the pixels of the word.
 
 Without the word, an image equals the ellipse image of the same seed and index.
 """
@@ -13,8 +13,8 @@ from bayescade.phantoms import ellipses
 from bayescade.phantoms._raster import grid_axis
 
 WORD = "Uncertain?"
-WIDTH = 1.6  # of the word; the image has width 2
-WHITE = 1.0
+WIDTH = 1.6  # of the word; the longest axis of the image has length 2
+WHITE = 1.0  # value of the word's pixels
 
 
 def generate(
@@ -26,7 +26,10 @@ def generate(
     supersample: int = 1,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Images `first` to `first` + `count` - 1 of the list named by `seed`, (count, 1, height f, width f), float32."""
+    """Images `first` to `first` + `count` - 1 of the list of this seed, (count, 1, height f, width f), float32.
+
+    f is `supersample`.
+    """
     clean = ellipses.generate(count, shape, seed=seed, first=first, supersample=supersample, device=device)
     return written(clean, supersample)
 
@@ -41,13 +44,14 @@ def written(
 
 
 def letters(shape: tuple[int, int], supersample: int = 1) -> Tensor:
-    """The pixels of the word, (height f, width f) bool; it is read along x, axis 0."""
+    """A mask of the pixels of the word, (height f, width f) bool; the word runs along x, which is axis 0."""
     polygons = TextPath((0, 0), WORD, size=1).to_polygons()
     outlines = [Path(polygon) for polygon in polygons]
-    ends = np.concatenate(polygons)
-    corners = np.array([ends.min(0), ends.max(0)])
+    vertices = np.concatenate(polygons)
+    corners = np.array([vertices.min(0), vertices.max(0)])
     scale = WIDTH / (corners[1, 0] - corners[0, 0])
     x, y = (grid_axis(size, max(shape), supersample) / scale for size in shape)
     points = np.stack(np.meshgrid(x, y, indexing="ij"), -1).reshape(-1, 2) + corners.mean(0)
-    crossed = sum(outline.contains_points(points).astype(int) for outline in outlines)  # 2 in a letter's hole
-    return torch.from_numpy(crossed % 2 == 1).reshape(len(x), len(y))
+    # Number of outlines around a point: 1 in a stroke of a letter, 2 in the hole of a letter.
+    outlines_around = sum(outline.contains_points(points).astype(int) for outline in outlines)
+    return torch.from_numpy(outlines_around % 2 == 1).reshape(len(x), len(y))

@@ -1,7 +1,7 @@
-"""The paper's scans by name: `sparse-32`, `limited-90`, and the same for any number.
+"""The paper's scans by name, e.g. `sparse-32` and `limited-90`; any other number is also possible.
 
-Sparse view: n angles at (i + 1/2) 180/n degrees. Limited angle [0, n): n angles at i + 1/2 degrees. The detector has
-2 ceil(rho) + 1 bins over [-rho, rho], rho = half the diagonal of the image: 183 for 128 x 128.
+`sparse-n`: n angles at (i + 1/2) 180/n degrees. `limited-n`: n angles at i + 1/2 degrees, in the range [0, n). The detector has
+2 ceil(rho) + 1 bins in the interval [-rho, rho], rho = half the diagonal of the image: 183 bins for 128 x 128 pixels.
 """
 
 import math
@@ -24,13 +24,13 @@ PAPER_CASES = (
 
 
 def case_geometry(case: str, size: int = 128) -> ParallelBeam:
-    """The parallel-beam geometry of a case on a grid of size x size pixels of size 1."""
+    """The parallel-beam geometry of a case, for an image of `size` x `size` pixels; a pixel has width 1."""
     match = re.fullmatch(r"(sparse|limited)-([0-9]{1,5})", str(case))
     number = int(match[2]) if match else 0
     if match is None or number < 1:
         raise UserError(f"unknown case '{case}'; expected sparse-N (N views) or limited-N (N degrees), e.g. sparse-32")
     if match[1] == "limited" and number > 180:
-        raise UserError(f"unknown case '{case}'; a limited arc has at most 180 degrees, e.g. limited-90")
+        raise UserError(f"unknown case '{case}'; limited-N has at most 180 degrees, e.g. limited-90")
     step = math.pi / (number if match[1] == "sparse" else 180)
     radius = size / math.sqrt(2)
     bins = 2 * math.ceil(radius) + 1

@@ -1,7 +1,7 @@
-"""The data fidelity D(y, z) between a sinogram y and a projection z = A x: its value and its gradient, its curvature, and its
-conjugate with the proximal map that primal-dual iterations need.
+"""The data fidelity D(y, z) between a sinogram y and a projection z = A x: its value, its gradient, its curvature, and
+its convex conjugate with the proximal map, which primal-dual iterations need.
 
-It depends on the noise, not on the operator: an `InverseProblem` combines the two, grad_x D(y, A x) = A' grad_z D.
+D depends on the noise, not on the operator. An `InverseProblem` combines operator and fidelity: grad_x D(y, A x) = A' grad_z D.
 """
 
 from abc import ABC, abstractmethod
@@ -30,58 +30,58 @@ class Fidelity(ABC):
         sinogram: Tensor,  # (batch, ...) y
         projection: Tensor,  # (batch, ...) z
     ) -> Tensor:
-        """The derivative of D(y, z) with respect to z, like z."""
+        """The derivative of D(y, z) with respect to z, of the shape of z."""
 
     @abstractmethod
     def curvature(
         self,
         sinogram: Tensor,  # (batch, ...) y
     ) -> Tensor:
-        """The second derivative of D(y, z) with respect to z at z = y, of each bin, like y."""
+        """The second derivative of D(y, z) with respect to each bin of z, at z = y; of the shape of y."""
 
     def conjugate(
         self,
         sinogram: Tensor,  # (batch, ...) y
         dual: Tensor,  # (batch, ...) p
     ) -> Tensor:
-        """D*(p) = sup over z of <p, z> - D(y, z) of each image, (batch,); infinite where there is no bound."""
+        """D*(p) = sup over z of <p, z> - D(y, z) for each image, (batch,); infinite if there is no upper bound."""
         raise UserError(f"{type(self).__name__} has no conjugate, which total variation needs")
 
     def prox_conjugate(
         self,
         sinogram: Tensor,  # (batch, ...) y
         dual: Tensor,  # (batch, ...) p
-        step: Tensor | float,  # s, a number or one per image
+        step: Tensor | float,  # s: a number, or a tensor that broadcasts to p, with one number per image
     ) -> Tensor:
-        """argmin over q of D*(q) + 1/(2 s) ||q - p||^2, like p."""
+        """argmin over q of D*(q) + 1/(2 s) ||q - p||^2, of the shape of p."""
         raise UserError(f"{type(self).__name__} has no proximal map, which total variation needs")
 
     def select(
         self,
         selected: Tensor,  # (batch,) bool
     ) -> "Fidelity":
-        """The fidelity of the selected images of a batch: itself, unless it has values per image."""
+        """The fidelity for the selected images of a batch: `self`, unless it stores values of each image."""
         return self
 
     def mean_curvature(
         self,
         sinogram: Tensor,  # (batch, ...) y
     ) -> Tensor | float:
-        """The mean over the bins of the curvature, a number or one per image that broadcasts to it."""
+        """The mean of the curvature over the bins: a number, or a tensor (batch, 1, ...) with one number per image."""
         curvature = self.curvature(sinogram)
         return curvature.mean(tuple(range(1, curvature.ndim)), keepdim=True)
 
 
-def _per_image(terms: Tensor) -> Tensor:
+def _sum_per_image(terms: Tensor) -> Tensor:
     return terms.flatten(1).sum(1)
 
 
 @final
 class LeastSquares(Fidelity):
-    """D = 1/2 ||z - y||^2, the likelihood of Gaussian noise of one variance (the paper)."""
+    """D = 1/2 ||z - y||^2, for Gaussian noise with the same variance in every bin (the paper)."""
 
     def value(self, sinogram: Tensor, projection: Tensor) -> Tensor:
-        return _per_image((projection - sinogram) ** 2) / 2
+        return _sum_per_image((projection - sinogram) ** 2) / 2
 
     def gradient(self, sinogram: Tensor, projection: Tensor) -> Tensor:
         return projection - sinogram
@@ -93,7 +93,7 @@ class LeastSquares(Fidelity):
         return 1.0
 
     def conjugate(self, sinogram: Tensor, dual: Tensor) -> Tensor:
-        return _per_image(dual * (dual / 2 + sinogram))
+        return _sum_per_image(dual * (dual / 2 + sinogram))
 
     def prox_conjugate(self, sinogram: Tensor, dual: Tensor, step: Tensor | float) -> Tensor:
         return (dual - step * sinogram) / (1 + step)
@@ -101,7 +101,7 @@ class LeastSquares(Fidelity):
 
 @final
 class WeightedLeastSquares(Fidelity):
-    """D = 1/2 sum w (z - y)^2; the weights are inverse variances, zero for a dead bin."""
+    """D = 1/2 sum w (z - y)^2; the weights w are inverse variances, and zero for a defective bin."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class WeightedLeastSquares(Fidelity):
         self.weights = weights
 
     def value(self, sinogram: Tensor, projection: Tensor) -> Tensor:
-        return _per_image(self.weights * (projection - sinogram) ** 2) / 2
+        return _sum_per_image(self.weights * (projection - sinogram) ** 2) / 2
 
     def gradient(self, sinogram: Tensor, projection: Tensor) -> Tensor:
         return self.weights * (projection - sinogram)
@@ -128,9 +128,9 @@ class WeightedLeastSquares(Fidelity):
         return self.weights.expand_as(sinogram)
 
     def conjugate(self, sinogram: Tensor, dual: Tensor) -> Tensor:
-        dead = torch.where(dual == 0, 0.0, torch.inf).to(dual.dtype)  # a bin with weight 0 must have dual 0
-        live = dual * (dual / (2 * torch.where(self.weights > 0, self.weights, 1)) + sinogram)
-        return _per_image(torch.where(self.weights > 0, live, dead))
+        for_zero = torch.where(dual == 0, 0.0, torch.inf).to(dual.dtype)  # a bin with weight 0 must have dual 0
+        for_positive = dual * (dual / (2 * torch.where(self.weights > 0, self.weights, 1)) + sinogram)
+        return _sum_per_image(torch.where(self.weights > 0, for_positive, for_zero))
 
     def prox_conjugate(self, sinogram: Tensor, dual: Tensor, step: Tensor | float) -> Tensor:
         return self.weights * (dual - step * sinogram) / (self.weights + step)
@@ -140,7 +140,7 @@ class WeightedLeastSquares(Fidelity):
 class PoissonLikelihood(Fidelity):
     """Counted photons, N ~ Poisson(n e^(-m z)), n = `photons`, m = `attenuation`, y = -ln(N / n) / m.
 
-    D = n sum e^(-m z) + e^(-m y) (m (z - y) - 1): the negative log-likelihood less its least value, at z = y.
+    D = n sum e^(-m z) + e^(-m y) (m (z - y) - 1): the negative log-likelihood minus its minimum, which is at z = y.
     """
 
     def __init__(self, photons: float, attenuation: float = 0.02):
@@ -150,27 +150,28 @@ class PoissonLikelihood(Fidelity):
 
     def value(self, sinogram: Tensor, projection: Tensor) -> Tensor:
         excess = self.attenuation * (projection - sinogram)
-        measured = torch.exp(-self.attenuation * sinogram)
-        return self.photons * _per_image(measured * (torch.expm1(-excess) + excess))
+        transmission = torch.exp(-self.attenuation * sinogram)
+        return self.photons * _sum_per_image(transmission * (torch.expm1(-excess) + excess))
 
     def gradient(self, sinogram: Tensor, projection: Tensor) -> Tensor:
         excess = self.attenuation * (projection - sinogram)
-        measured = torch.exp(-self.attenuation * sinogram)
-        return -self.photons * self.attenuation * measured * torch.expm1(-excess)
+        transmission = torch.exp(-self.attenuation * sinogram)
+        return -self.photons * self.attenuation * transmission * torch.expm1(-excess)
 
     def curvature(self, sinogram: Tensor) -> Tensor:
         return self.photons * self.attenuation**2 * torch.exp(-self.attenuation * sinogram)
 
     def conjugate(self, sinogram: Tensor, dual: Tensor) -> Tensor:
-        # The supremum is where the gradient is p, e^(-m z) = e^(-m y) (1 - r) with r = p / (n m e^(-m y)), if r < 1.
+        # The supremum is at the z where the gradient of D is p: e^(-m z) = e^(-m y) (1 - r), r = p / (n m e^(-m y)), if r < 1.
         counts = self.photons * torch.exp(-self.attenuation * sinogram)
         r = dual / (self.attenuation * counts)
         terms = dual * sinogram + counts * (r + (1 - r) * torch.log1p(-r.clamp_max(1 - 1e-7)))
-        return _per_image(torch.where(r < 1, terms, torch.inf))
+        return _sum_per_image(torch.where(r < 1, terms, torch.inf))
 
     def prox_conjugate(self, sinogram: Tensor, dual: Tensor, step: Tensor | float) -> Tensor:
-        # By Moreau it is p - s z, z the point where n m (e^(-m y) - e^(-m z)) + s z = p; with c = (p - n m e^(-m y)) / s
-        # the difference u = z - c solves m u e^(m u) = (n m^2 / s) e^(-m c), so m u = omega(log(n m^2 / s) - m c).
+        # By Moreau's identity the result is p - s z, where z solves n m (e^(-m y) - e^(-m z)) + s z = p. Let
+        # c = (p - n m e^(-m y)) / s. The difference u = z - c solves m u e^(m u) = (n m^2 / s) e^(-m c), so
+        # m u = omega(log(n m^2 / s) - m c).
         scale = self.photons * self.attenuation
         slope = scale * torch.exp(-self.attenuation * sinogram)
         c = (dual - slope) / step
@@ -180,7 +181,7 @@ class PoissonLikelihood(Fidelity):
 
 
 def wright_omega(x: Tensor) -> Tensor:
-    """The w > 0 with w + ln w = x (Corless and Jeffrey 2002), by Newton's method on its logarithm."""
+    """The w > 0 with w + ln w = x (Corless and Jeffrey 2002), by Newton's method for ln w."""
     small = x < 1
     log_w = torch.where(
         small, x - torch.exp(x.clamp_max(1)) / (1 + torch.exp(x.clamp_max(1))), torch.log(x.clamp_min(1))
@@ -192,8 +193,8 @@ def wright_omega(x: Tensor) -> Tensor:
 
 
 def check_photons(photons: float, attenuation: float) -> None:
-    """Raises unless both are in their range."""
+    """Raises an error unless both numbers are in their range."""
     if not 1 <= photons <= 1e15:
         raise UserError(f"photons: expected a positive count per bin from 1 to 1e15, e.g. 1e5, got {photons}")
     if not 1e-9 <= attenuation <= 1e9:
-        raise UserError(f"attenuation: expected a positive number, e.g. 0.02, got {attenuation}")
+        raise UserError(f"attenuation: expected a positive number from 1e-9 to 1e9, e.g. 0.02, got {attenuation}")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class LinearMap(Protocol):
-    """What these functions need of an operator."""
+    """The attributes and methods of an operator that the functions of this file use."""
 
     domain_shape: tuple[int, ...]
     range_shape: tuple[int, ...]
@@ -24,14 +24,14 @@ class LinearMap(Protocol):
 def norm(
     operator: LinearMap,
     tolerance: float = 1e-5,
-    most: int = 300,
+    most: int = 300,  # largest number of iterations
 ) -> float:
     """Spectral norm ||A|| = max ||A x|| / ||x|| to a relative `tolerance`; never its square.
 
-    Lanczos iteration on A'A with full reorthogonalisation from a fixed start, so the same operator always gives the
-    same number. It stops when the residual ||A'A v - s^2 v|| of the largest Ritz pair is below `tolerance` s^2, which
-    puts a singular value within `tolerance` s / 2 of s. If the second largest singular value is closer to the largest than
-    the tolerance, the result may be the second.
+    Lanczos iteration on A'A with full reorthogonalisation from a fixed start vector, so the same operator always gives the
+    same number. It stops when the residual ||A'A v - s^2 v|| of the largest Ritz pair is below `tolerance` s^2. Then A has a
+    singular value within `tolerance` s / 2 of s. If the two largest singular values differ by less than the tolerance, the
+    result may be the second largest.
     """
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(operator.domain_shape, generator=generator, dtype=torch.float64)
@@ -41,20 +41,20 @@ def norm(
     off_diagonal: list[float] = []
     largest = 0.0
     for _ in range(min(most, start.numel())):
-        image = operator.adjoint(operator.forward(vectors[-1].to(operator.dtype).reshape(1, *shape)))
-        w = image.flatten().to(torch.float64)
+        product = operator.adjoint(operator.forward(vectors[-1].to(operator.dtype).reshape(1, *shape)))
+        w = product.flatten().to(torch.float64)
         diagonal.append(float(vectors[-1] @ w))
         basis = torch.stack(vectors)
         for _ in range(2):  # twice is enough (Parlett)
             w = w - basis.T @ (basis @ w)
-        rest = float(w.norm())
+        remainder = float(w.norm())
         values, ritz = torch.linalg.eigh(_tridiagonal(diagonal, off_diagonal))
         largest = float(values[-1])
-        residual = rest * abs(float(ritz[-1, -1]))
+        residual = remainder * abs(float(ritz[-1, -1]))
         if largest <= 0 or residual <= tolerance * largest:
             break
-        off_diagonal.append(rest)
-        vectors.append(w / rest)
+        off_diagonal.append(remainder)
+        vectors.append(w / remainder)
     return max(largest, 0.0) ** 0.5
 
 
@@ -71,7 +71,7 @@ def adjoint_error(
     x: Tensor,  # (batch, *domain_shape)
     y: Tensor,  # (batch, *range_shape)
 ) -> float:
-    """|<A x, y> - <x, A' y>| / (||A x|| ||y||), the inner products in float64."""
+    """|<A x, y> - <x, A' y>| / (||A x|| ||y||), with each batch as one vector; the inner products are in float64."""
     forward, adjoint = operator.forward(x), operator.adjoint(y)
     left, right = _dot(forward, y), _dot(x, adjoint)
     scale = (_dot(forward, forward) * _dot(y, y)) ** 0.5

@@ -1,7 +1,7 @@
-"""An inverse problem: find the image x from data y = A x with noise. This file has what a method needs to know of it.
+"""An inverse problem: find the image x from data y = A x with noise. An `InverseProblem` has all that a method needs.
 
-Any linear operator and any fidelity can be used. Images inside a method are in units of `scale`: u = x / scale. The gradient
-that blocks see is that of fidelity / h, h its mean curvature, for an operator of norm 1:
+Any linear operator A and any fidelity D can be used. Images inside a method are in units of `scale`: u = x / scale. The input
+of a block is the gradient of D / h, with h the mean curvature of D, for an operator that is normalised to norm 1:
 
     gradient(u, y) = A' D'(y, scale A u) / (scale h ||A||^2),    D' the derivative of D(y, z) with respect to z,
 
@@ -19,7 +19,7 @@ from bayescade.errors import UserError
 from bayescade.physics.fidelity import Fidelity, LeastSquares
 from bayescade.physics.operator import LinearOperator
 
-Plane = Callable[[Tensor, Tensor], Tensor]  # (images, data) -> (images, 1, height, width)
+Plane = Callable[[Tensor, Tensor], Tensor]  # a function of images and data; its result has the shape of the images
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,11 +27,11 @@ class InverseProblem:
     """Operator, noise, first image and units. Two problems are equal if they are the same object."""
 
     operator: LinearOperator
-    fidelity: Fidelity = dataclasses.field(default_factory=LeastSquares)  # what the noise is like
+    fidelity: Fidelity = dataclasses.field(default_factory=LeastSquares)  # the data fidelity for this noise
     initial_image: Callable[[Tensor], Tensor] | None = None  # data -> first images; default: `operator.initial`
-    scale: float = 1.0  # value of the image that methods see as 1
-    norm: float = 0.0  # ||A||; 0 = computed
-    planes: tuple[Plane, ...] = ()  # inputs besides the gradient: functions of (images in units of `scale`, data)
+    scale: float = 1.0  # the image value that is 1 inside a method
+    norm: float = 0.0  # ||A||; 0: compute it
+    planes: tuple[Plane, ...] = ()  # other inputs of a block: functions of (images in units of `scale`, data)
 
     def __post_init__(self) -> None:
         check_operator(self.operator)
@@ -51,7 +51,7 @@ class InverseProblem:
 
     @property
     def device(self) -> torch.device:
-        """Where data and images are."""
+        """The device of data and images."""
         return self.operator.device
 
     @property
@@ -60,7 +60,7 @@ class InverseProblem:
         return 1 + len(self.planes)
 
     def describe(self) -> dict[str, Any]:
-        """What a trained model depends on, as JSON values; not the functions, which have no name."""
+        """The properties that a trained model depends on, as JSON values; functions have no name and are left out."""
         return {
             "operator": type(self.operator).__name__,
             "fidelity": type(self.fidelity).__name__,
@@ -84,30 +84,30 @@ class InverseProblem:
 
     def gradient(
         self,
-        x: Tensor,  # (batch, *domain_shape), or (samples * batch, ...) with samples in front; in units of `scale`
+        x: Tensor,  # in units of `scale`: (batch, *domain_shape), or (samples * batch, ...), first all images of sample 0
         y: Tensor,  # (batch, *range_shape)
     ) -> Tensor:
-        """The gradient of the fidelity, like x."""
+        """gradient(u, y) of the formula at the top of this file, with u = x; of the shape of x."""
         images = x.reshape(-1, len(y), *x.shape[1:])  # (samples, batch, ...)
         projection = self.operator.forward(images)
         slope = self.fidelity.gradient(y, projection * self.scale if self.scale != 1 else projection)
         curvature = self.fidelity.mean_curvature(y)
-        if isinstance(curvature, Tensor):  # one for each image, whatever the shape of the data
+        if isinstance(curvature, Tensor):  # one number per image; images and data may differ in their number of axes
             curvature = curvature.reshape(-1, *[1] * (x.ndim - 1))
-        unit = self.norm**2 * self.scale * curvature
-        return (self.operator.adjoint(slope) / unit).reshape(x.shape)
+        divisor = self.norm**2 * self.scale * curvature
+        return (self.operator.adjoint(slope) / divisor).reshape(x.shape)
 
     def inputs(
         self,
-        x: Tensor,  # (batch, 1, height, width), or (samples * batch, ...)
+        x: Tensor,  # in units of `scale`: (batch, 1, height, width), or (samples * batch, ...), as for `gradient`
         y: Tensor,  # (batch, *range_shape)
     ) -> Tensor:
-        """What a block sees of the problem at x, (batch, n, height, width): the gradient first."""
+        """The inputs of a block at x, (batch, n, height, width): the gradient, then the result of each function of `planes`."""
         gradient = self.gradient(x, y)
         if not self.planes:
             return gradient
-        data = y.repeat(len(x) // len(y), *[1] * (y.ndim - 1))  # of every sample
-        planes = [plane(x, data) for plane in self.planes]
+        data = y.repeat(len(x) // len(y), *[1] * (y.ndim - 1))  # repeated for every sample
+        planes = [function(x, data) for function in self.planes]
         for plane in planes:
             if plane.shape != x.shape:
                 raise UserError(f"planes: expected a plane of shape {tuple(x.shape)}, got {tuple(plane.shape)}")
@@ -115,7 +115,7 @@ class InverseProblem:
 
 
 def check_operator(operator: Any) -> None:
-    """Raises unless it maps images of one channel to data and back, on its device and in its type."""
+    """Raises an error unless the operator maps one-channel images to data and back, with its `device` and `dtype`."""
     if not isinstance(operator, LinearOperator):
         raise UserError(f"operator: expected a LinearOperator, got {type(operator).__name__}")
     if not isinstance(operator.device, torch.device) or not isinstance(operator.dtype, torch.dtype):
@@ -132,7 +132,7 @@ def check_operator(operator: Any) -> None:
 
 
 def check_output(operator: LinearOperator, name: str, output: Tensor, shape: tuple[int, ...]) -> None:
-    """Raises unless the output is (1, 1, *shape), of the operator's dtype and device."""
+    """Raises an error unless the output has the shape (1, 1, *shape) and the operator's dtype and device."""
     expected = (1, 1, *shape)
     if (tuple(output.shape), output.dtype, output.device.type) != (expected, operator.dtype, operator.device.type):
         raise UserError(

@@ -34,7 +34,7 @@ from bayescade.storage.manifest import model_hash, read_manifest
 
 @dataclasses.dataclass(frozen=True)
 class CellKey:
-    """What a cell of the table depends on."""
+    """Everything that a cell of the table depends on."""
 
     method: str
     case: str
@@ -42,32 +42,35 @@ class CellKey:
     samples: int
     seed: int
     settings: tuple[str, ...] = ()
-    model: str | None = None  # hash of the weights and of how they are sampled, where there are any
+    model: str | None = None  # hash of the weights and of how they are sampled; None without weights
     version: str = __version__
 
     def text(self) -> str:
-        """The key as JSON text: it is stored in the cell's file, and its hash is in the file's name."""
+        """The key as JSON text. The file of the cell contains this text, and the name of the file has its hash."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     def file_name(self) -> str:
-        """The file of the cell."""
+        """The name of the file of the cell."""
         name = self.method.replace("/", "-").strip("-.")
         return f"{name}_{self.case}_{hashlib.sha256(self.text().encode()).hexdigest()[:12]}.json"
 
 
 def benchmark_paper(
-    method_names: Sequence[str] | None = None,  # default: all of ours
-    cases: Sequence[str] | None = None,  # default: the paper's eight
+    method_names: Sequence[str] | None = None,  # default: all methods of bayescade
+    cases: Sequence[str] | None = None,  # default: the eight cases of the paper
     *,
     images: int = ellipses.PAPER_TEST,
     samples: int = 100,
     seed: int = 0,
-    noise_seeds: int = 3,  # noise realisations, with seeds from `seed` on; a row has the medians
-    settings: Sequence[str] = (),  # "key=value", for one method; they beat the paper's
+    noise_seeds: int = 3,  # number of noise realisations: seeds `seed`, `seed` + 1, ...; a row has the medians
+    settings: Sequence[str] = (),  # "key=value", only with one method; they replace settings of the paper
     out: str | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """The rows of the table; with `out` also table.md, table.json and figures, and finished cells are not computed again."""
+    """Computes the rows of the table; with `out`, also writes table.md, table.json and figures.
+
+    Cells that an earlier run stored in `out` are not computed again.
+    """
     if not 1 <= noise_seeds <= 1000:
         raise UserError(f"--noise-seeds: expected a whole number from 1 to 1000, got {noise_seeds}")
     check_samples(samples)
@@ -85,19 +88,21 @@ def benchmark_paper(
             raise UserError(plugins.unknown("method", name, [*known, "a run folder"]))
     if settings and len(names) != 1:
         raise UserError("--set: expected one method to set, e.g. --methods tv, got several")
-    chosen = choose_device(device)
+    torch_device = choose_device(device)
     folder = make_folder(Path(out) / "cells") if out is not None else None
-    truth = torch.cat([ellipses.paper_test(chosen)[:images], shepp_logan.generate(1, device=chosen)])
+    truth = torch.cat([ellipses.paper_test(torch_device)[:images], shepp_logan.generate(1, device=torch_device)])
     keys = [
         CellKey(name, case, images, samples, seed, (*PAPER_SETTINGS.get(name, ()), *settings), hash_of(name, case))
-        for case in cases or cases_of(names)
+        for case in cases or default_cases(names)
         for name in names
     ]
     rows = []
     with progress("table 1", noise_seeds * len(keys) * len(truth)) as advance:
         for key in keys:
-            seeds = [dataclasses.replace(key, seed=seed + number) for number in range(noise_seeds)]
-            rows.append(median_row([cell(one, truth, folder, chosen, advance) for one in seeds]))
+            seed_keys = [dataclasses.replace(key, seed=seed + number) for number in range(noise_seeds)]
+            rows.append(
+                median_row([cell_row(seed_key, truth, folder, torch_device, advance) for seed_key in seed_keys])
+            )
     answer = {
         "rows": rows,
         "seed": seed,
@@ -108,27 +113,30 @@ def benchmark_paper(
     if out is not None:
         write_text(Path(out) / "table.md", markdown(rows))
         write_json(Path(out) / "table.json", answer)
-        learned = {(key.method, key.case): (model_of(key.method, key.case), key.model) for key in keys}
-        drawn = {cell: (model, known) for cell, (model, known) in learned.items() if model and known}
+        models = {(key.method, key.case): (cell_model(key.method, key.case), key.model) for key in keys}
+        learned = {cell: (model, digest) for cell, (model, digest) in models.items() if model and digest}
         answer["figures"] = paper_figures(
-            drawn, Path(out), samples=samples, seed=seed, device=chosen, settings=list(settings)
+            learned, Path(out), samples=samples, seed=seed, device=torch_device, settings=list(settings)
         )
         write_json(Path(out) / "table.json", answer)
     return answer
 
 
 def median_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One row of several noise seeds: that with the median PSNR (the lower one of two); the phantom's PSNR is a median too."""
+    """Of the rows of several noise seeds, the row with the median PSNR, or with the lower of two medians.
+
+    Its PSNR of the Shepp-Logan phantom is replaced by the median of all rows.
+    """
     if any(row["psnr"] is None for row in rows):
         return rows[0]
     middle = (len(rows) - 1) // 2
     row = sorted(rows, key=lambda row: float(row["psnr"]))[middle]
-    phantoms = sorted(float(row["psnr_shepp_logan"]) for row in rows)
-    return {**row, "psnr_shepp_logan": phantoms[middle]}
+    phantom_psnrs = sorted(float(row["psnr_shepp_logan"]) for row in rows)
+    return {**row, "psnr_shepp_logan": phantom_psnrs[middle]}
 
 
-def cases_of(names: Sequence[str]) -> Sequence[str]:
-    """The paper's cases; for a single trained model its case."""
+def default_cases(names: Sequence[str]) -> Sequence[str]:
+    """The cases of the paper; if the only name is a trained model, the case of its training."""
     scan = model_scan(names[0]) if len(names) == 1 and names[0] not in plugins.names(methods) else None
     if scan is None:
         return PAPER_CASES
@@ -136,13 +144,13 @@ def cases_of(names: Sequence[str]) -> Sequence[str]:
         case_geometry(scan[0])
     except UserError:
         raise UserError(
-            f"{names[0]}: this model is for a geometry of its own, '{scan[0]}'; use: bayescade evaluate"
+            f"{names[0]}: this model is for '{scan[0]}', which is not sparse-N or limited-N; use: bayescade evaluate"
         ) from None
     return [scan[0]]
 
 
-def model_of(name: str, case: str) -> str | None:
-    """The model that fills a cell; None where there are no weights for it."""
+def cell_model(name: str, case: str) -> str | None:
+    """The name of the model for a cell; None if there are no weights for this method and case."""
     if name not in plugins.names(methods):
         scan = model_scan(name)
         return name if scan is None or geometry_difference(scan[1], case_geometry(case)) is None else None
@@ -153,28 +161,28 @@ def model_of(name: str, case: str) -> str | None:
 
 
 def hash_of(name: str, case: str) -> str | None:
-    """The hash of the model that fills a cell, where it has weights."""
-    model = model_of(name, case)
+    """The hash of the model for a cell; None without weights."""
+    model = cell_model(name, case)
     folder = model_folder(model) if model is not None else None
     return model_hash(read_manifest(folder)) if folder is not None else None
 
 
-def cell(
+def cell_row(
     key: CellKey, truth: torch.Tensor, folder: Path | None, device: torch.device, advance: Advance
 ) -> dict[str, Any]:
-    """One row, computed, or read from an earlier run."""
+    """The row of one cell: computed, or read from the file of an earlier run."""
     path = folder / key.file_name() if folder is not None else None
     if path is not None and path.exists():
         advance(len(truth))
-        return stored_cell(path, key)
+        return stored_row(path, key)
     geometry = case_geometry(key.case)
-    model = model_of(key.method, key.case)
+    model = cell_model(key.method, key.case)
     if model is None:
         advance(len(truth))
-        return no_weights(key)
+        return row_without_weights(key)
     method = load_model(model, geometry, settings=key.settings, device=device)
     clean = ray_transform(geometry, device)(truth)
-    # The phantom's noise is that of image 100 whatever the number of ellipse images.
+    # The Shepp-Logan phantom always has the noise of index 100, also with fewer than 100 ellipse images.
     noisy = [add_noise(clean[:-1], NOISE, seed=key.seed)]
     noisy += [add_noise(clean[-1:], NOISE, seed=key.seed, first=ellipses.PAPER_TEST)]
     sinogram = torch.cat(noisy)
@@ -188,22 +196,22 @@ def cell(
     row["psnr_interval"] = bootstrap_interval(ellipse_scores["psnr"])
     row["seconds_per_image"] = (time.perf_counter() - start) / len(truth)
     row["parameters"] = method.parameters
-    trained = model_folder(model)
-    row["training_seconds"] = read_manifest(trained).training_seconds if trained is not None else None
+    weights_folder = model_folder(model)
+    row["training_seconds"] = read_manifest(weights_folder).training_seconds if weights_folder is not None else None
     if path is not None:
         write_json(path, {"key": key.text(), "row": row})
     return row
 
 
-def no_weights(key: CellKey) -> dict[str, Any]:
-    """The row of a cell that cannot be filled."""
+def row_without_weights(key: CellKey) -> dict[str, Any]:
+    """The row of a cell for which there are no weights: its scores are None."""
     names = ("psnr", "psnr_shepp_logan", "psnr_interval", "ssim", "rmse", "uncertainty", "warning")
     empty = dict.fromkeys((*names, "seconds_per_image", "parameters", "training_seconds"))
     return {"method": key.method, "case": key.case, "images": key.images, "status": "no weights", **empty}
 
 
-def stored_cell(path: Path, key: CellKey) -> dict[str, Any]:
-    """The row of an earlier run; raises when the file does not hold it."""
+def stored_row(path: Path, key: CellKey) -> dict[str, Any]:
+    """The row in the file of an earlier run; raises an error if the file is damaged or of another cell."""
     try:
         stored = json.loads(read_text(path))
         if stored["key"] == key.text() and stored["row"].keys() >= {"method", "case", "psnr", "status"}:

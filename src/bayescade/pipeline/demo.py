@@ -18,22 +18,22 @@ from bayescade.storage.files import check_folder, make_folder
 
 FILES = ("reconstruction.h5", "figure.png")
 CASE, MODEL, SEED = "sparse-32", "bdgd-plus/sparse-32", 5
-PLAIN_SAMPLES = 100  # of the paper
-# Relative standard error of a standard deviation from so many plain Gaussian samples.
+PLAIN_SAMPLES = 100  # Monte-Carlo samples in the paper
+# Relative standard error of a standard deviation that is estimated from PLAIN_SAMPLES Gaussian samples.
 TOLERANCE = 1 / math.sqrt(2 * PLAIN_SAMPLES)
 
 
 def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
     """Writes reconstruction.h5 and figure.png into the folder; gives the scores."""
     check_folder(out, *FILES)
-    target = choose_device(device)
+    torch_device = choose_device(device)
     folder = make_folder(out)
     geometry = case_geometry(CASE)
-    source = image_source("ellipses", geometry.image_shape, seed=SEED, device=target)
-    (scans,) = scan_batches(source, geometry, Noise(), seed=SEED, count=1, device=target)
-    back_projection = load_model("fbp", geometry, device=target)(scans.sinogram).image
+    source = image_source("ellipses", geometry.image_shape, seed=SEED, device=torch_device)
+    (scans,) = scan_batches(source, geometry, Noise(), seed=SEED, count=1, device=torch_device)
+    back_projection = load_model("fbp", geometry, device=torch_device)(scans.sinogram).image
     start = time.perf_counter()
-    model = load_model(MODEL, geometry, settings=[f"inference.tolerance={TOLERANCE}"], device=target)
+    model = load_model(MODEL, geometry, settings=[f"inference.tolerance={TOLERANCE}"], device=torch_device)
     result = model(scans.sinogram, samples=10 * PLAIN_SAMPLES, seed=SEED)
     seconds = time.perf_counter() - start
     scores = result_scores(result, scans.truth)
@@ -47,9 +47,9 @@ def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
         f"{MODEL} from {geometry.views} views with 1 % noise: PSNR {scores['psnr'][0]:.2f} dB, "
         f"90 % intervals cover {uncertainty['coverage']['0.9']:.1%} of the pixels"
     )
-    truth, image, error, *deviations = reconstruction_panels(result)
-    beside = Panel(f"FBP, {fbp_psnr:.2f} dB", back_projection[0, 0].cpu().numpy())
-    draw_panels([[truth, beside, image], [error, *deviations]], folder / "figure.png", result.geometry, title)
+    truth, image, error, *stds = reconstruction_panels(result)
+    fbp = Panel(f"FBP, {fbp_psnr:.2f} dB", back_projection[0, 0].cpu().numpy())
+    draw_panels([[truth, fbp, image], [error, *stds]], folder / "figure.png", result.geometry, title)
     return {
         "model": MODEL,
         "case": CASE,

@@ -1,4 +1,4 @@
-"""`bayescade evaluate`: scans of fresh or given images, reconstructed and scored."""
+"""`bayescade evaluate`: simulates scans of new ellipse images or of given images, reconstructs and scores them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -27,37 +27,37 @@ def evaluate(
     *,
     case: str | None = None,
     geometry_file: str | None = None,
-    truth: str | None = None,
+    truth: str | None = None,  # an image file to scan instead of new ellipse images
     images: int | None = None,
-    noise: Noise | None = None,  # default: that of the model's training, or 1 %
+    noise: Noise | None = None,  # default: the noise of the model's training, or 1 % Gaussian noise
     seed: int = 0,
     samples: int = 100,
     settings: Sequence[str] = (),
     report: str | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """One row of scores; with `report` also a page with pictures."""
+    """Computes one row of scores; with `report` also writes a page with figures."""
     check_samples(samples)
     check_seed(seed)
     if report is not None:
         check_folder(report, *REPORT_FILES)
     name, geometry = model_geometry(model, case, geometry_file)
-    level = noise or model_noise(model)
-    target = choose_device(device)
-    method = load_model(model, geometry, settings=settings, device=target)
+    scan_noise = noise or model_noise(model)
+    torch_device = choose_device(device)
+    method = load_model(model, geometry, settings=settings, device=torch_device)
 
     if truth is None:
-        source = image_source("ellipses", geometry.image_shape, seed=seed, split="test", device=target)
+        source = image_source("ellipses", geometry.image_shape, seed=seed, split="test", device=torch_device)
     else:
         source = file_source(truth, geometry.image_shape)
     count = choose_count(images, source.count, default=100)
-    scans = scan_set(source, geometry, level, seed=seed, count=count, device=target)
+    scans = scan_set(source, geometry, scan_noise, seed=seed, count=count, device=torch_device)
     with progress(f"scoring {model} on {name}", count) as advance:
         scores, result = score(method, scans, geometry, samples=samples, seed=seed, advance=advance)
     row = score_row(model, name, count, scores, result.warning)
     if truth is None:
-        shepp_logan = image_source("shepp-logan", geometry.image_shape, seed=seed, device=target)
-        phantom_scans = scan_set(shepp_logan, geometry, level, seed=seed, count=1, device=target)
+        shepp_logan = image_source("shepp-logan", geometry.image_shape, seed=seed, device=torch_device)
+        phantom_scans = scan_set(shepp_logan, geometry, scan_noise, seed=seed, count=1, device=torch_device)
         phantom_scores, phantom_result = score(method, phantom_scans, geometry, samples=samples, seed=seed)
         row["psnr_shepp_logan"] = mean(phantom_scores["psnr"])
         row["warning"] = row["warning"] or phantom_result.warning
@@ -68,18 +68,18 @@ def evaluate(
 
 
 def model_geometry(model: str, case: str | None, geometry_file: str | None) -> tuple[str, Geometry]:
-    """The scan a model is evaluated on: that of its training, unless another is requested."""
-    trained = model_scan(model) if case is None and geometry_file is None else None
-    return trained or choose_geometry(case, geometry_file)
+    """Name and geometry of the scan on which a model is evaluated: the scan of its training, unless another is requested."""
+    training_scan = model_scan(model) if case is None and geometry_file is None else None
+    return training_scan or choose_geometry(case, geometry_file)
 
 
 def model_noise(model: str) -> Noise:
-    """The noise a model was trained with; 1 % for one that was not trained."""
+    """The noise of a model's training; 1 % Gaussian noise for a method without training."""
     folder = model_folder(model)
     if folder is None:
         return Noise()
     manifest = read_manifest(folder)
-    geometry_of(model, manifest)  # raises where it was not trained for a scan
+    geometry_of(model, manifest)  # raises an error if the model was not trained for a scan
     return noise_from_json(manifest.settings["noise"])
 
 
@@ -92,7 +92,7 @@ def score(
     seed: int,
     advance: Advance = quiet,
 ) -> tuple[Scores, Reconstruction]:
-    """Scores of every image, and the reconstructions of the first batch, with the warnings of all."""
+    """Scores of every image, and the reconstructions of the first batch, with the warnings of all batches."""
     scores: Scores = {}
     first_result: Reconstruction | None = None
     warnings: list[str] = []
@@ -108,7 +108,7 @@ def score(
 
 
 def score_row(model: str, case: str, images: int, scores: Scores, warning: str | None) -> dict[str, Any]:
-    """A row of `evaluate` and `benchmark`, as in the contract."""
+    """A row in the answer of `evaluate` and of `benchmark paper`; its keys are part of the public JSON output."""
     return {
         "method": model,
         "case": case,

@@ -1,4 +1,4 @@
-"""`bayescade pack`: a finished run as a model of three small files, with its scores if the scan is one of the paper's."""
+"""`bayescade pack`: writes a finished run as a model of three small files, with scores if its scan is in the paper."""
 
 import dataclasses
 from pathlib import Path
@@ -17,13 +17,13 @@ from bayescade.storage.manifest import MANIFEST, Manifest, read_manifest, to_jso
 from bayescade.storage.packing import pack
 from bayescade.storage.runs import CARD
 
-SAMPLES = 10
+SAMPLES = 10  # Monte-Carlo samples for the scores
 
 
 def pack_model(
     run: str, out: str, *, half: bool = False, trainable: bool = False, device: str = "auto"
 ) -> dict[str, Any]:
-    """Writes the model; its card has the scores of the packed weights."""
+    """Writes the model and its card, with the scores of the packed weights for a scan of the paper; gives a summary."""
     if not Path(run).is_dir():
         raise UserError(f"{run}: expected a run folder, but there is no such folder; train one with: bayescade train")
     if read_manifest(run).geometry is not None:
@@ -31,9 +31,9 @@ def pack_model(
     manifest = pack(run, out, half=half, trainable=trainable)
     folder = Path(out)
     noise = noise_from_json(manifest.settings["noise"]) if manifest.settings["noise"] else None
-    if noise == NOISE and is_of_the_paper(manifest):
-        name, case = str(folder.resolve()), manifest.case
-        row = benchmark_paper([name], [case], samples=SAMPLES, noise_seeds=1, device=device)["rows"][0]
+    if noise == NOISE and is_paper_scan(manifest):
+        model = str(folder.resolve())
+        row = benchmark_paper([model], [manifest.case], samples=SAMPLES, noise_seeds=1, device=device)["rows"][0]
         names = ("psnr", "psnr_shepp_logan", "ssim", "uncertainty")
         scores = {**{name: row[name] for name in names}, "samples": SAMPLES, "seed": 0}
         manifest = dataclasses.replace(manifest, scores=scores)
@@ -47,8 +47,8 @@ def pack_model(
     }
 
 
-def is_of_the_paper(manifest: Manifest) -> bool:
-    """Whether a model is for one of the paper's scans."""
+def is_paper_scan(manifest: Manifest) -> bool:
+    """Whether a model was trained for a scan of the paper."""
     if manifest.case not in PAPER_CASES or manifest.geometry is None:
         return False
     return geometry_difference(case_geometry(manifest.case), geometry_from_json(manifest.geometry)) is None

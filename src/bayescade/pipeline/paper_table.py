@@ -1,6 +1,7 @@
-"""Table 1 of Barbano et al., "Quantifying Sources of Uncertainty in Deep Learning-Based Image Reconstruction" (2020), and ours.
+"""Table 1 of Barbano et al., "Quantifying Sources of Uncertainty in Deep Learning-Based Image Reconstruction" (2020).
 
-PSNR in dB: the mean over 100 ellipse images, and that of the Shepp-Logan phantom, from scans with 1 % of noise.
+Our results are shown next to the published results. The numbers are PSNRs in dB: the mean over 100 ellipse images, and
+the PSNR of the Shepp-Logan phantom, from scans with 1 % noise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +11,10 @@ from bayescade.data.noise import Noise
 from bayescade.physics.cases import PAPER_CASES
 
 NOISE = Noise()  # 1 %
-PAPER_SETTINGS = {"fbp": ("ramp=shifted",)}  # of methods whose defaults are not the paper's
-Cell = tuple[float, float]
+PAPER_SETTINGS = {"fbp": ("ramp=shifted",)}  # for methods with other defaults than the paper
+Cell = tuple[float, float]  # PSNR of the ellipses, of Shepp-Logan
 
+# Pairs ellipses/Shepp-Logan, in the order of PAPER_CASES.
 _ROWS = {
     "fbp": "16.08/10.09 20.30/14.08 24.86/18.96 29.11/23.75 31.85/25.82 13.75/14.23 17.28/17.11 22.87/20.19",
     "tv": "28.33/17.90 32.11/35.51 34.93/35.63 35.80/36.19 36.54/36.47 28.00/26.87 31.15/29.31 34.21/33.59",
@@ -34,26 +36,26 @@ def published() -> dict[str, dict[str, Cell]]:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table with the paper's numbers beside ours, then a line for each cell."""
+    """The table in the form of the paper, then a table with a line for each method and case."""
     return f"{wide(rows)}\n{long(rows)}"
 
 
 def wide(rows: Sequence[Mapping[str, Any]]) -> str:
-    """As in the paper: a line for each method, a column for each scan, "ellipses/Shepp-Logan"; the paper's line above ours."""
+    """The form of the paper: a column for each case, cells "ellipses/Shepp-Logan". The line of the paper is above our line."""
     cases = list(dict.fromkeys(row["case"] for row in rows))
     lines = ["| | " + " | ".join(cases) + " |", "|---|" + "---|" * len(cases)]
     for method in dict.fromkeys(row["method"] for row in rows):
-        theirs = [published().get(method, {}).get(case) for case in cases]
+        paper_pairs = [published().get(method, {}).get(case) for case in cases]
         by_case = {row["case"]: row for row in rows if row["method"] == method}
-        ours = [
+        our_pairs = [
             (by_case[case]["psnr"], by_case[case]["psnr_shepp_logan"])
             if case in by_case and by_case[case]["psnr"] is not None
             else None
             for case in cases
         ]
-        if any(theirs):
-            lines.append(f"| paper, {method} | " + " | ".join(_pair(cell) for cell in theirs) + " |")
-        lines.append(f"| ours, {method} | " + " | ".join(_pair(cell) for cell in ours) + " |")
+        if any(paper_pairs):
+            lines.append(f"| paper, {method} | " + " | ".join(_pair(cell) for cell in paper_pairs) + " |")
+        lines.append(f"| ours, {method} | " + " | ".join(_pair(cell) for cell in our_pairs) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -62,15 +64,15 @@ def _pair(cell: Cell | None) -> str:
 
 
 def long(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each cell; intervals are over test images."""
+    """A line for each method and case; the intervals are those of a mean over test images."""
     paper = published()
     lines = [
         "| method | case | ellipses (dB) | 95 % interval | paper | Shepp-Logan (dB) | paper | parameters | training |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        theirs = paper.get(row["method"], {}).get(row["case"])
-        paper_cells = [f"{value:.2f}" for value in theirs] if theirs else ["", ""]
+        paper_pair = paper.get(row["method"], {}).get(row["case"])
+        paper_cells = [f"{value:.2f}" for value in paper_pair] if paper_pair else ["", ""]
         interval = row["psnr_interval"]
         cells = [
             row["method"],

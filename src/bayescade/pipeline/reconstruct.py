@@ -1,4 +1,4 @@
-"""`bayescade reconstruct`: a scan file in, a result file out, one image or thousands."""
+"""`bayescade reconstruct`: reads a scan file with one or thousands of scans, writes a result file."""
 
 import dataclasses
 import time
@@ -35,14 +35,14 @@ def reconstruct(
     check_other_file(out, scan)
     check_samples(samples)
     check_seed(seed)
-    target = choose_device(device)
+    torch_device = choose_device(device)
     start = time.perf_counter()
     with (
         ScanReader(scan) as reader,
         ResultWriter(out) as writer,
         progress(f"reconstructing by {model}", reader.count) as advance,
     ):
-        method = load_model(model, reader.geometry, settings=settings, device=target)
+        method = load_model(model, reader.geometry, settings=settings, device=torch_device)
         for first, number in chunks(reader.geometry, reader.count):
             batch = reader.read(first, number)
             result = method(batch.sinogram, samples=samples, seed=seed, index=first)
@@ -63,6 +63,6 @@ def reconstruct(
 
 
 def check_samples(samples: int) -> None:
-    """Raises unless the number of Monte-Carlo samples makes sense."""
+    """Raises an error unless the number of Monte-Carlo samples is from 1 to 1000000."""
     if not 1 <= samples <= 1_000_000:
         raise UserError(f"--samples: expected a whole number from 1 to 1000000, got {samples}")

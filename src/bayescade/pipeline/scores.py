@@ -14,14 +14,14 @@ from bayescade.results import Reconstruction
 from bayescade.uncertainty.scores import LEVELS, uncertainty_scores
 
 DATA_RANGE = 1.0  # images are in [0, 1]
-RESAMPLES = 2000  # of a bootstrap
+RESAMPLES = 2000  # number of resamples of a bootstrap
 
 
 def image_scores(
     image: Tensor,  # (batch, 1, height, width)
     truth: Tensor,  # (batch, 1, height, width)
 ) -> dict[str, list[float | None]]:
-    """PSNR, SSIM and RMSE of each image at data range 1; NaN and infinity become None."""
+    """PSNR, RMSE and, if the images are not too small, SSIM of each image at data range 1; NaN and infinity become None."""
     truth = truth.to(image.device)
     scores = {"psnr": psnr(image, truth, DATA_RANGE), "rmse": rmse(image, truth, DATA_RANGE)}
     if min(image.shape[-2:]) >= WINDOW:
@@ -35,7 +35,7 @@ def finite(value: float) -> float | None:
 
 
 def mean(values: list[float | None] | None) -> float | None:
-    """The mean of the numbers, or None where one is missing."""
+    """The mean of the numbers; None if a number is missing or there are no numbers."""
     if not values or any(value is None for value in values):
         return None
     return float(torch.tensor(values, dtype=torch.float64).mean())
@@ -46,16 +46,16 @@ def bootstrap_interval(values: list[float | None] | None, level: float = 0.95) -
     if not values or any(value is None for value in values):
         return None
     numbers = torch.tensor(values, dtype=torch.float64)
-    resampled = torch.randint(len(numbers), (RESAMPLES, len(numbers)), generator=torch.Generator().manual_seed(0))
-    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    return [float(end) for end in numbers[resampled].mean(1).quantile(ends)]
+    indices = torch.randint(len(numbers), (RESAMPLES, len(numbers)), generator=torch.Generator().manual_seed(0))
+    levels = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    return [float(end) for end in numbers[indices].mean(1).quantile(levels)]
 
 
 Scores = dict[str, list[float | None]]
 
 
 def result_scores(result: Reconstruction, truth: Tensor) -> Scores:
-    """Scores of the images, and of their variances where there are any."""
+    """Scores of the images, and of their variances if the result has variances."""
     truth = truth.to(result.image.device)
     scores = image_scores(result.image, truth)
     if result.aleatoric is None or result.epistemic is None:
@@ -72,7 +72,7 @@ def result_scores(result: Reconstruction, truth: Tensor) -> Scores:
 
 
 def uncertainty_row(scores: Mapping[str, list[float | None]]) -> dict[str, Any] | None:
-    """The scores of the variances, averaged over the images, as in the contract; None where there are no variances."""
+    """The scores of the variances, averaged over the images, with the keys of the JSON output; None without variances."""
     means = {name.partition(":")[2]: mean(values) for name, values in scores.items() if name.startswith("uncertainty:")}
     if not means:
         return None
@@ -84,6 +84,6 @@ def uncertainty_row(scores: Mapping[str, list[float | None]]) -> dict[str, Any] 
         means.pop(name)
         present = [
             value for value in scores[f"uncertainty:{name}"] if value is not None
-        ]  # images that have such pixels
+        ]  # None: an image without such pixels
         row["coverage_by_stratum"][name.partition(":")[2]] = mean(list(present))
     return {**means, **row}

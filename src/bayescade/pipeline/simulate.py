@@ -1,4 +1,4 @@
-"""`bayescade simulate`: scans with truth."""
+"""`bayescade simulate`: simulates scans of known images and writes them with the truth."""
 
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,13 @@ def simulate(
     check_supersample(supersample)
     check_seed(seed)
     noise = noise or Noise()
-    name, geometry = choose_geometry(case, geometry_file)
-    target = choose_device(device)
-    source = image_source(phantom, geometry.image_shape, seed=seed, split=split, device=target)
+    case_name, geometry = choose_geometry(case, geometry_file)
+    torch_device = choose_device(device)
+    source = image_source(phantom, geometry.image_shape, seed=seed, split=split, device=torch_device)
     count = choose_count(images, source.count)
-    batches = scan_batches(source, geometry, noise, seed=seed, count=count, supersample=supersample, device=target)
+    batches = scan_batches(
+        source, geometry, noise, seed=seed, count=count, supersample=supersample, device=torch_device
+    )
     with ScanWriter(out, geometry, noise, seed) as writer, progress("simulating", count) as advance:
         for scans in batches:
             writer.append(scans)
@@ -48,7 +50,7 @@ def simulate(
     return {
         "out": str(Path(out)),
         "phantom": phantom,
-        "case": name,
+        "case": case_name,
         "images": count,
         "views": geometry.views,
         "bins": geometry.bins,
@@ -58,7 +60,7 @@ def simulate(
 
 
 def choose_count(requested: int | None, available: int | None, default: int = 1) -> int:
-    """How many images: the requested number, or all of a file, or the default."""
+    """The number of images: the requested number, otherwise all images of a file, otherwise the default."""
     if requested is None:
         return available or default
     if requested < 1:

@@ -1,4 +1,4 @@
-"""`bayescade train`: images, scans, a cascade trained block by block into a run folder, and its card."""
+"""`bayescade train`: makes training images and simulates their scans, then trains a method into a run folder with a card."""
 
 import dataclasses
 import hashlib
@@ -46,23 +46,23 @@ def train(
     tensorboard: bool = False,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Trains for a scan, or resumes the run in the folder; gives its summary."""
+    """Trains a method for a scan, or resumes the run in the folder `out`; gives a summary of the run."""
     check_seed(seed)
     noise = noise or Noise()
     method = trainable_method(method_name)
-    name, geometry = choose_geometry(case, geometry_file)
+    case_name, geometry = choose_geometry(case, geometry_file)
     base = method.preset(preset, geometry.views, measured_arc(geometry))
     chosen = load_settings(method.Settings, config, settings, base=base)
     check_tracker(tensorboard)
-    stored = {**dataclasses.asdict(chosen), "noise": noise.to_json(), "images": content(images)}
-    identity = Identity(method_name, name, geometry.to_json(), stored, seed)
+    stored = {**dataclasses.asdict(chosen), "noise": noise.to_json(), "images": name_and_hash(images)}
+    identity = Identity(method_name, case_name, geometry.to_json(), stored, seed)
     with process_group(choose_device(device)) as (processes, torch_device):
         sources = training_sources(images, geometry, chosen.data, seed, torch_device)
 
         def make_data() -> TrainingData:
             count, validation_count = chosen.data.images, chosen.data.validation_images
-            memory = stored.get("block", {}).get("memory_channels", 0)
-            folder = None if fits(geometry, count, chosen.data.memory, torch_device, memory) else Path(out)
+            memory_channels = stored.get("block", {}).get("memory_channels", 0)
+            folder = None if fits(geometry, count, chosen.data.memory, torch_device, memory_channels) else Path(out)
             scanner = Scanner(geometry, noise, torch_device)
             training = scanner.scans(sources[0], split_seed(seed, "train"), count, folder)
             validation = scanner.scans(sources[1], split_seed(seed, "validation"), validation_count)
@@ -70,11 +70,11 @@ def train(
 
         request = TrainingRequest(out, method, chosen, identity, preset, noise.describe(), tensorboard)
         run = train_into(request, make_data, torch_device, processes)
-        return {"first": run.writes, **summary(run)}  # whether this process prints
+        return {"first": run.writes, **summary(run)}  # "first": whether this process prints
 
 
-def content(images: str | None) -> dict[str, str] | None:
-    """The name and the hash of an image file: a run is resumed with the same images only."""
+def name_and_hash(images: str | None) -> dict[str, str] | None:
+    """The name and the hash of an image file, or None; a run can only be resumed with the same images."""
     if images is None:
         return None
     check_readable(images)
@@ -93,18 +93,18 @@ def training_sources(
         if source.count < needed:
             raise UserError(
                 f"{images}: expected {data.images} training and {data.validation_images} validation images, "
-                f"got {source.count}; say how many: --set data.images=N --set data.validation_images=M"
+                f"got {source.count}; choose other numbers: --set data.images=N --set data.validation_images=M"
             )
 
-        def last(first: int, count: int, supersample: int) -> Tensor:
+        def validation_images(first: int, count: int, supersample: int) -> Tensor:
             return source.images(first + data.images, count, supersample)
 
-        return source, Source(last, data.validation_images, source.key)
+        return source, Source(validation_images, data.validation_images, source.key)
     validation = image_source("ellipses", shape, seed=seed, split="validation", device=device)
     if data.paper_set:
         if data.images > ellipses.PAPER_TRAIN or shape != (128, 128):
             raise UserError(
-                f"setting data.paper_set: the paper's set has {ellipses.PAPER_TRAIN} images of 128 x 128, asked for "
+                f"setting data.paper_set: the paper's set has {ellipses.PAPER_TRAIN} images of 128 x 128, the settings need "
                 f"{data.images} of {shape[0]} x {shape[1]}; use: --set data.paper_set=false"
             )
         stored = ellipses.paper_train(device)
@@ -113,7 +113,10 @@ def training_sources(
 
 
 def fits(geometry: Geometry, images: int, gigabytes: float, device: torch.device, memory_channels: int = 0) -> bool:
-    """Whether sinograms, truths and three stages of images, memory and gradients fit the memory limit."""
+    """Whether sinograms, truths and three stages of images, memory channels and gradients fit the limit.
+
+    The limit is `gigabytes`, or half of the available memory of the device if `gigabytes` is 0.
+    """
     pixels, rays = (shape[0] * shape[1] for shape in (geometry.image_shape, geometry.sinogram_shape))
     limit = 1e9 * gigabytes if gigabytes else available_bytes(device) / 2
     return 4 * images * ((7 + 3 * memory_channels) * pixels + rays) <= limit
@@ -121,7 +124,7 @@ def fits(geometry: Geometry, images: int, gigabytes: float, device: torch.device
 
 @dataclasses.dataclass(frozen=True)
 class Scanner:
-    """Scans images for a training."""
+    """Simulates scans of the images for a training."""
 
     geometry: Geometry
     noise: Noise
@@ -132,17 +135,17 @@ class Scanner:
         source: Source,
         seed: int,
         count: int,
-        folder: Path | None = None,  # for files; None = in memory
+        folder: Path | None = None,  # for large sets: the folder of temporary files; None: in memory
     ) -> Pair:
-        """Sinograms and truths."""
+        """Sinograms and truths of the first `count` images of a source."""
         sinograms = new_store(folder, (count, 1, *self.geometry.sinogram_shape), self.device)
         truths = new_store(folder, (count, 1, *self.geometry.image_shape), self.device)
         done = 0
         batches = scan_batches(source, self.geometry, self.noise, seed=seed, count=count, device=self.device)
         with progress("scanning images", count) as advance:
             for batch in batches:
-                part = slice(done, done + len(batch.truth))
-                sinograms[part], truths[part] = batch.sinogram, batch.truth
-                done = part.stop
+                indices = slice(done, done + len(batch.truth))
+                sinograms[indices], truths[indices] = batch.sinogram, batch.truth
+                done = indices.stop
                 advance(len(batch.truth))
         return sinograms, truths

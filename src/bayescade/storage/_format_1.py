@@ -1,6 +1,7 @@
-"""Manifests of format 1 (the models of version 0.1.0 and runs from before format 2) as format 2 has them.
+"""Converts manifests of format 1 (models of version 0.1.0, and runs older than format 2) to format 2.
 
-The tables map old settings and tensors to the present ones. Settings have dotted names: `part.key`.
+The tables map the settings and tensors of format 1 (old) to those of format 2 (new). A setting has a dotted name
+`part.key`: `key` in the table `part` of the settings.
 """
 
 from collections.abc import Mapping
@@ -10,18 +11,18 @@ from torch import Tensor
 
 from bayescade.errors import UserError
 
-RENAMED_SETTINGS: dict[str, str] = {  # name then -> name now
+RENAMED_SETTINGS: dict[str, str] = {  # old name -> new name
     "inference.draws": "inference.sampling",
     "inference.kernels": "inference.runner",
     "inference.features": "inference.precision",
     "fit.kernels": "fit.runner",
     "greedy.redraw": "greedy.resample",
 }
-RENAMED_VALUES: dict[str, dict[str, str]] = {  # name now -> (value then -> value now)
+RENAMED_VALUES: dict[str, dict[str, str]] = {  # new name -> (old value -> new value)
     "inference.runner": {"differences": "perturbation"},
     "greedy.refit": {"spread": "std"},
 }
-REMOVED_SETTINGS: dict[str, Any] = {  # name then -> the only value that this version supports
+REMOVED_SETTINGS: dict[str, Any] = {  # old name -> the only value that this version supports
     "block.depth": 2,
     "greedy.beta": 1.0,
     "greedy.balance": 1.0,
@@ -31,7 +32,7 @@ REMOVED_SETTINGS: dict[str, Any] = {  # name then -> the only value that this ve
     "fit.posterior_rate": 1.0,
     "fit.balance": 1.0,
 }
-# Settings that became one: names then, and what they were -> the name now and its value.
+# Several old settings that became one new setting: (old names, {their values: (new name, new value)}).
 JOINED_SETTINGS: tuple[tuple[tuple[str, ...], dict[tuple[Any, ...], tuple[str, str]]], ...] = (
     (
         ("block.variance_input", "block.variance_channels", "block.variance_depth", "block.variance_floor"),
@@ -56,7 +57,7 @@ JOINED_SETTINGS: tuple[tuple[tuple[str, ...], dict[tuple[Any, ...], tuple[str, s
             ("activations", False): ("inference.sampling", "activations"),
         },
     ),
-    # The jitter of the authors' code comes with their loss.
+    # The loss `elbo-as-released` now includes the jitter of the authors' code.
     (
         ("block.jitter", "greedy.loss"),
         {
@@ -66,19 +67,19 @@ JOINED_SETTINGS: tuple[tuple[tuple[str, ...], dict[tuple[Any, ...], tuple[str, s
         },
     ),
 )
-RENAMED_TENSORS: dict[str, tuple[str, tuple[int, ...] | None]] = {  # name then -> name now, shape now (None: as it is)
+RENAMED_TENSORS: dict[str, tuple[str, tuple[int, ...] | None]] = {  # old name -> new name, new shape (None: unchanged)
     "gradient_scale": ("input_scale", (1,)),
 }
 
-NO_MORE = "this version has no such model; use the bayescade version that trained it, or train again"
-ADDED_SETTINGS: dict[str, Any] = {  # name now -> its value in format 1
+UNSUPPORTED = "this version has no such model; use the bayescade version that trained it, or train again"
+ADDED_SETTINGS: dict[str, Any] = {  # settings that format 1 does not have: name -> value that behaves like format 1
     "block.memory_channels": 0,
     "data.ramp": "shifted",
 }
 
 
 def from_format_1(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON values of a format 1 manifest as those of format 2; TypeError where they are damaged."""
+    """Converts the JSON values of a format 1 manifest to format 2; raises TypeError if they are damaged."""
     settings, blocks = values.get("settings"), values.get("blocks")
     if not isinstance(settings, dict) or not isinstance(blocks, list):
         raise TypeError("expected 'settings' and 'blocks'")
@@ -94,14 +95,14 @@ def from_format_1(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings (part -> table or value) under today's names; UserError where a value is no longer supported."""
+    """Converts settings (part -> table or value) to format 2; raises UserError if a value is no longer supported."""
     current: dict[str, Any] = {part: {} if isinstance(value, dict) else value for part, value in settings.items()}
-    then = {
+    old = {
         f"{part}.{key}": value
         for part, table in settings.items()
         for key, value in (table.items() if isinstance(table, dict) else ())
     }
-    for name, value in joined(then).items():
+    for name, value in join_settings(old).items():
         if name in REMOVED_SETTINGS:
             check_removed(name, value)
             continue
@@ -120,7 +121,7 @@ def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_noise(noise: dict[str, Any]) -> dict[str, Any]:
-    """{"relative", "photons", "attenuation"} as a noise model with its settings."""
+    """Converts {"relative", "photons", "attenuation"} to a noise model with its settings."""
     if not {"relative", "photons", "attenuation"} <= noise.keys():
         return noise
     if noise["photons"]:
@@ -128,30 +129,30 @@ def current_noise(noise: dict[str, Any]) -> dict[str, Any]:
     return {"model": "gaussian", "relative": noise["relative"]}
 
 
-def joined(then: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted settings, with several old ones joined to one new one."""
-    now = dict(then)
-    for names, meanings in JOINED_SETTINGS:
-        if not all(name in now for name in names):
+def join_settings(old: Mapping[str, Any]) -> dict[str, Any]:
+    """The dotted settings, after each group of old settings in JOINED_SETTINGS is replaced by its one new setting."""
+    settings = dict(old)
+    for old_names, replacements in JOINED_SETTINGS:
+        if not all(name in settings for name in old_names):
             continue
-        values = tuple(now.pop(name) for name in names)
-        if values not in meanings:
-            were = ", ".join(f"{name} = {value!r}" for name, value in zip(names, values, strict=True))
-            raise UserError(f"settings {were}: {NO_MORE}")
-        name, value = meanings[values]
-        now[name] = value
-    return now
+        values = tuple(settings.pop(name) for name in old_names)
+        if values not in replacements:
+            old_settings = ", ".join(f"{name} = {value!r}" for name, value in zip(old_names, values, strict=True))
+            raise UserError(f"settings {old_settings}: {UNSUPPORTED}")
+        new_name, new_value = replacements[values]
+        settings[new_name] = new_value
+    return settings
 
 
 def check_removed(name: str, value: Any) -> None:
-    """Raises when a removed setting has a value that this version does not support."""
-    only = REMOVED_SETTINGS[name]
-    if value != only:
-        raise UserError(f"setting {name} = {value!r}: this version works as with {only!r}; {NO_MORE}")
+    """Raises if a removed setting has a value that this version does not support."""
+    supported = REMOVED_SETTINGS[name]
+    if value != supported:
+        raise UserError(f"setting {name} = {value!r}: this version supports only {supported!r}; {UNSUPPORTED}")
 
 
 def current_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a block under today's names and in today's shapes."""
+    """The weights of a block with the new names and shapes of its tensors."""
     current: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         new_name, shape = RENAMED_TENSORS.get(name, (name, None))

@@ -1,6 +1,7 @@
-"""Arrays with attributes, in HDF5 (`.h5`, `.hdf5`) or NPZ (`.npz`) under the same names; a damaged file raises an error.
+"""Files of arrays and attributes, in HDF5 (`.h5`, `.hdf5`) or NPZ (`.npz`). A damaged file raises a `UserError`.
 
-In an NPZ an attribute is a separate entry; one with the name of an array gets the suffix `_attribute`.
+Arrays and attributes have the same names in both formats. In an NPZ an attribute is a separate entry; if an array has
+the same name, the entry of the attribute is called `NAME_attribute`.
 """
 
 import contextlib
@@ -23,9 +24,9 @@ from bayescade.storage.files import check_readable, replacing, suffix
 HDF5_SUFFIXES = (".h5", ".hdf5")
 SUFFIXES = (*HDF5_SUFFIXES, ".npz")
 Attribute = str | int | float
-SPARE_BYTES = 1_000_000  # left free on a disk: HDF5 crashes when it cannot flush its buffers
+SPARE_BYTES = 1_000_000  # always left free on the disk: HDF5 crashes if it cannot flush its buffers
 
-# What h5py and numpy may raise when they read a damaged file, or one from other software.
+# Exceptions that h5py and numpy may raise when they read a damaged file, or a file from other software.
 FAULTS = (
     OSError,
     EOFError,
@@ -41,7 +42,7 @@ FAULTS = (
 
 
 def check_suffix(path: Path | str) -> None:
-    """Raises unless the name ends like a file of arrays."""
+    """Raises unless the file name ends in one of SUFFIXES."""
     if suffix(path) not in SUFFIXES:
         raise UserError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}, got '{Path(path).suffix}'")
 
@@ -49,8 +50,8 @@ def check_suffix(path: Path | str) -> None:
 class ArrayWriter:
     """Writes arrays that grow along their first axis, then renames the temporary file to its final name.
 
-    Use it as a context manager: after an exception no file is left. HDF5 grows on disk; NPZ stays in memory until the
-    end.
+    Use it as a context manager: after an exception no file is left. An HDF5 file grows on disk; the arrays of an NPZ
+    file stay in memory until the end.
     """
 
     def __init__(self, path: Path | str):
@@ -58,7 +59,7 @@ class ArrayWriter:
         self._path = Path(path)
         self._stack = contextlib.ExitStack()
         self._attributes: dict[str, Attribute] = {}
-        self._parts: dict[str, list[NDArray[Any]]] = {}
+        self._appended: dict[str, list[NDArray[Any]]] = {}
 
     def __enter__(self) -> Self:
         self._partial = self._stack.enter_context(replacing(self._path))
@@ -66,12 +67,12 @@ class ArrayWriter:
         return self
 
     def append(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Appends to the arrays of these names."""
+        """Appends each array, along the first axis, to the stored array of the same name."""
         if self._file is not None:
             _check_space(self._partial, sum(array.nbytes for array in arrays.values()))
         for name, array in arrays.items():
             if self._file is None:
-                self._parts.setdefault(name, []).append(array)
+                self._appended.setdefault(name, []).append(array)
             elif name not in self._file:
                 self._file.create_dataset(name, data=array, maxshape=(None, *array.shape[1:]), chunks=_chunk(array))
             else:
@@ -103,9 +104,9 @@ class ArrayWriter:
             for name, value in self._attributes.items():
                 self._file.attrs[name] = value
             return
-        entries: dict[str, Any] = {name: np.concatenate(parts) for name, parts in self._parts.items()}
+        entries: dict[str, Any] = {name: np.concatenate(arrays) for name, arrays in self._appended.items()}
         for name, value in self._attributes.items():
-            entries[name if name not in self._parts else f"{name}_attribute"] = np.array(value)
+            entries[name if name not in self._appended else f"{name}_attribute"] = np.array(value)
         with self._partial.open("wb") as file:
             np.savez(file, **entries)
 
@@ -120,11 +121,12 @@ def _new_hdf5(path: Path) -> h5py.File:
 
 
 def _check_space(path: Path, needed: int) -> None:
-    """Raises when the disk has too little free space."""
+    """Raises if the disk has too little free space for `needed` bytes."""
     free = shutil.disk_usage(path.parent).free
     if free < needed + SPARE_BYTES:
         raise OSError(
-            errno.ENOSPC, f"no room on the disk: {needed / 1e6:.1f} MB more are needed, {free / 1e6:.1f} MB are free"
+            errno.ENOSPC,
+            f"not enough space on the disk: {needed / 1e6:.1f} MB more are needed, {free / 1e6:.1f} MB are free",
         )
 
 
@@ -133,13 +135,16 @@ def _chunk(array: NDArray[Any]) -> tuple[int, ...]:
 
 
 class ArrayReader:
-    """Reads a file of `ArrayWriter`, or one from other software with the same names. HDF5 is read slice by slice."""
+    """Reads a file of `ArrayWriter`, or a file from other software with the same names.
+
+    Of an HDF5 array only the requested slice is read.
+    """
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
         check_readable(path)
         self._file = _open(self.path)
-        self._whole: dict[str, NDArray[Any]] = {}  # arrays of an NPZ, which can only be read whole
+        self._loaded: dict[str, NDArray[Any]] = {}  # arrays of an NPZ that were read: each can only be read completely
 
     def __enter__(self) -> Self:
         return self
@@ -153,15 +158,15 @@ class ArrayReader:
         return list(self._file.keys())
 
     def array(self, name: str) -> Any:
-        """The array: a numpy array or an h5py dataset, which is read when it is sliced."""
+        """The array of that name: a numpy array (NPZ), or an h5py dataset (HDF5), which is read when it is sliced."""
         if name not in self._file:
             raise UserError(f"{self.path}: expected an array '{name}', found {_listing(self.names)}")
-        with self._faults():
-            array = self._whole.get(name)
+        with self._as_user_errors():
+            array = self._loaded.get(name)
             if array is None:
                 array = self._file[name]
                 if not isinstance(self._file, h5py.File):
-                    self._whole[name] = array
+                    self._loaded[name] = array
             if array.dtype.kind not in "fiub" or array.shape is None:
                 raise UserError(f"{self.path}: expected numbers in '{name}', got {array.dtype}")
         return array
@@ -169,12 +174,12 @@ class ArrayReader:
     def read(self, name: str, first: int | None = None, last: int | None = None) -> NDArray[np.float32]:
         """Entries `first` to `last` - 1 of an array as float32."""
         array = self.array(name)
-        with self._faults(), np.errstate(over="ignore"):
+        with self._as_user_errors(), np.errstate(over="ignore"):
             return np.asarray(array[first:last]).astype(np.float32)
 
     def attribute(self, name: str) -> Attribute | None:
-        """A text or a number; None where there is no such attribute."""
-        with self._faults():
+        """The value of an attribute, text or a number; None if the file does not have the attribute."""
+        with self._as_user_errors():
             if isinstance(self._file, h5py.File):
                 value = self._file.attrs.get(name)
             else:
@@ -190,21 +195,22 @@ class ArrayReader:
             return value
 
     def text(self, name: str) -> str | None:
-        """An attribute that must be text."""
+        """An attribute that must be text; None if the file does not have it."""
         value = self.attribute(name)
         if value is not None and not isinstance(value, str):
             raise UserError(f"{self.path}: expected text in the attribute '{name}', got {value!r:.40}")
         return value
 
     def whole(self, name: str) -> int:
-        """An attribute that must be a whole number; 0 where there is none."""
+        """An attribute that must be a whole number; 0 if the file does not have it."""
         value = self.attribute(name) or 0
         if isinstance(value, str) or value != int(value):
             raise UserError(f"{self.path}: expected a whole number in the attribute '{name}', got {value!r:.40}")
         return int(value)
 
     @contextlib.contextmanager
-    def _faults(self) -> Iterator[None]:
+    def _as_user_errors(self) -> Iterator[None]:
+        """Raises FAULTS of the `with` block as a UserError that names the file."""
         try:
             yield
         except UserError:
@@ -223,7 +229,7 @@ def _open(path: Path) -> Any:
     except FAULTS:
         file = None
     if not isinstance(file, h5py.File | np.lib.npyio.NpzFile):
-        raise UserError(f"{path}: not a whole {kind} file (damaged, cut short, or of another kind)")
+        raise UserError(f"{path}: not a complete {kind} file (damaged, truncated, or of another kind)")
     return file
 
 
@@ -231,12 +237,16 @@ def _listing(names: list[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) if names else "nothing"
 
 
-def check_finite(what: str, array: Any, first: int = 0) -> None:
-    """Raises when a number is NaN or infinite (or too large for float32), with the position of the first one."""
+def check_finite(
+    what: str,  # name of the array in the message
+    array: Any,  # (images, ..., rows, columns)
+    first: int = 0,  # index of the array's first image in its file
+) -> None:
+    """Raises if a number is NaN, infinite or too large for float32; the message says where the first such number is."""
     bad = ~np.isfinite(array)
     if bad.any():
-        position = [int(index) for index in np.argwhere(bad)[0]]
+        first_bad = [int(index) for index in np.argwhere(bad)[0]]
         raise UserError(
             f"{what} has {int(bad.sum())} values that are NaN or infinite or too large, the first in image "
-            f"{first + position[0]} at row {position[-2]}, column {position[-1]}; correct or remove them"
+            f"{first + first_bad[0]} at row {first_bad[-2]}, column {first_bad[-1]}; correct or remove them"
         )

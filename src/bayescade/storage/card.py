@@ -1,4 +1,4 @@
-"""The card of a trained model: its training data, training time, scores, and what it is not for."""
+"""The card of a trained model: training data, training time, scores, and the uses for which it is not suitable."""
 
 import json
 
@@ -7,9 +7,9 @@ from bayescade.storage.manifest import Manifest, warnings_of
 
 def write_card(
     manifest: Manifest,
-    noise: str = "",  # of the training data, in words
+    noise: str = "",  # the noise of the training data, in words
 ) -> str:
-    """The card as Markdown, from the manifest."""
+    """The text of the card in Markdown."""
     last = manifest.blocks[-1]
     lines = [
         f"# {manifest.method} for {manifest.case}",
@@ -46,7 +46,7 @@ def scan_line(manifest: Manifest, noise: str) -> str:
 def images_of(manifest: Manifest) -> str:
     """The training images in words."""
     settings = manifest.settings
-    kind = "the paper's own training ellipses" if settings["data"].get("paper_set") else "random ellipses"
+    kind = "training ellipses of the paper" if settings["data"].get("paper_set") else "random ellipses"
     source = f"images of {settings['images']['name']}" if settings["images"] else f"{kind}, values in [0, 1]"
     return f"{settings['data']['images']} {source}"
 
@@ -57,16 +57,16 @@ def network_line(manifest: Manifest) -> str:
     if "greedy" in settings:
         return (
             f"- **Cascade**: {len(manifest.blocks)} blocks with {settings['block']['channels']} channels, "
-            f"loss {settings['greedy']['loss']}, {settings['fit']['epochs']} epochs a block"
+            f"loss {settings['greedy']['loss']}, {settings['fit']['epochs']} epochs per block"
         )
     if "network" in settings:
-        shape = ", ".join(f"{name} {value}" for name, value in settings["network"].items())
-        return f"- **Network**: {shape}; trained end to end, {settings['fit']['epochs']} epochs"
+        sizes = ", ".join(f"{name} {value}" for name, value in settings["network"].items())
+        return f"- **Network**: {sizes}; trained end to end, {settings['fit']['epochs']} epochs"
     return f"- **Method**: {manifest.method}, a plugin"
 
 
 def precision_of(manifest: Manifest) -> str:
-    """The precision of the training, also where it was `auto`."""
+    """The precision of the training; for the setting `auto`, the precision that it chose."""
     precision = str(manifest.settings.get("fit", {}).get("precision", "auto"))
     if precision != "auto":
         return precision
@@ -90,12 +90,12 @@ def score_lines(manifest: Manifest) -> list[str]:
 
 
 def variance_lines(manifest: Manifest) -> list[str]:
-    """The lines about the variance of the last block and the posterior of its weights, where it has them."""
+    """The lines about the variance of the last block and about the posterior of its weights, if it has them."""
     settings, last = manifest.settings, manifest.blocks[-1]
     lines = []
     if last.share_at_floor is not None:
         lines.append(
-            f"- **Variance floor**: {last.share_at_floor:.1%} of the validation pixels have the smallest variance"
+            f"- **Variance floor**: {last.share_at_floor:.1%} of the validation pixels have a variance below 2 x floor"
         )
     if last.log_std is not None:
         lines.append(
@@ -105,7 +105,7 @@ def variance_lines(manifest: Manifest) -> list[str]:
     if last.variance_over_mse is not None:
         median = last.variance_over_mse_median
         lines.append(
-            f"- **Mean variance** over mean squared error on the validation images: {last.variance_over_mse:.2f}"
-            + (f", in the median image {median:.2f}" if median is not None else "")
+            f"- **Ratio of mean variance to mean squared error** on the validation images: {last.variance_over_mse:.2f}"
+            + (f", median of the images {median:.2f}" if median is not None else "")
         )
     return lines

@@ -1,4 +1,4 @@
-"""What a training depends on, and whether it can resume the run in a folder."""
+"""What a training depends on (`Identity`), and the check that the run in a folder can be resumed."""
 
 import dataclasses
 import hashlib
@@ -10,13 +10,13 @@ from bayescade.errors import UserError
 from bayescade.storage.manifest import Manifest
 from bayescade.storage.weights import is_packed
 
-BLOCKS = "greedy.blocks"  # the setting that may be larger when a run is resumed
-INFERENCE = "inference"  # the part of the settings that a training does not depend on
+BLOCKS = "greedy.blocks"  # the setting that may be increased when a run is resumed
+INFERENCE = "inference"  # the table of settings on which a training does not depend
 
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """What a training depends on: a run can be resumed only with the same."""
+    """What a training depends on. A run is resumed only with the same identity, except for BLOCKS and INFERENCE."""
 
     method: str
     case: str  # the name of the geometry or of the problem
@@ -26,12 +26,15 @@ class Identity:
     problem: dict[str, Any] | None = None  # `InverseProblem.describe`, for a problem that is not a scan
 
     def geometry_hash(self) -> str | None:
-        """A short name of the geometry."""
+        """The start of the hash of the geometry; None without a geometry."""
         return hashlib.sha256(self.geometry.encode()).hexdigest()[:16] if self.geometry is not None else None
 
 
 def resumed(folder: Path, manifest: Manifest, identity: Identity) -> Manifest:
-    """The manifest of the resumed run, unchanged if the run is done; raises when the folder has another run."""
+    """The manifest with which a run continues; raises if the run in the folder has another identity.
+
+    The manifest of a finished run is returned unchanged, unless the identity has more blocks.
+    """
     if is_longer(manifest, identity):
         check_trainable(folder, manifest)
         manifest = dataclasses.replace(manifest, settings=identity.settings, status="training", ended=None, scores=None)
@@ -43,35 +46,38 @@ def resumed(folder: Path, manifest: Manifest, identity: Identity) -> Manifest:
 
 
 def check_trainable(folder: Path, manifest: Manifest) -> None:
-    """Raises when the model was packed without what further training needs."""
+    """Raises if the model was packed without the tensors that further training needs."""
     if is_packed(manifest) and not manifest.trainable:
         raise UserError(
-            f"{folder}: expected a run or a model that was packed with --trainable, got a model without what further "
-            "training needs; train in the folder it was packed from"
+            f"{folder}: expected a run or a model that was packed with --trainable, got a model without the tensors "
+            "for further training; train in the run folder from which it was packed"
         )
 
 
 def is_longer(manifest: Manifest, identity: Identity) -> bool:
-    """Whether the number of blocks is larger and nothing else differs: then the trained blocks are the first ones."""
-    stored, now = flat(manifest.settings), flat(identity.settings)
-    return differing(stored, now) == [BLOCKS] and now[BLOCKS] > stored[BLOCKS]
+    """Whether the identity has more blocks than the manifest, and no other setting differs.
+
+    Then the trained blocks are the first blocks of the longer cascade.
+    """
+    stored, requested = flat(manifest.settings), flat(identity.settings)
+    return differing(stored, requested) == [BLOCKS] and requested[BLOCKS] > stored[BLOCKS]
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The settings that differ; how a model is sampled is not part of its training."""
+    """The names of the settings that differ, except those of INFERENCE: a training does not depend on them."""
     keys = [key for key in {**new, **old} if new.get(key) != old.get(key)]
     return [key for key in keys if not key.startswith(f"{INFERENCE}.")]
 
 
 def check_same(folder: Path, manifest: Manifest, identity: Identity) -> None:
-    """Raises when the folder has another run, and says what differs."""
+    """Raises if the run in the folder has another identity; the message says what differs."""
     for field in dataclasses.fields(identity):
-        stored, now = getattr(manifest, field.name), getattr(identity, field.name)
-        if stored == now:
+        stored, requested = getattr(manifest, field.name), getattr(identity, field.name)
+        if stored == requested:
             continue
-        difference = f"{field.name} = {stored!r} (now {now!r})"
+        difference = f"{field.name} = {stored!r} (now {requested!r})"
         if field.name == "settings":
-            old, new = flat(stored), flat(now)
+            old, new = flat(stored), flat(requested)
             keys = differing(old, new)
             if not keys:
                 continue
@@ -81,9 +87,9 @@ def check_same(folder: Path, manifest: Manifest, identity: Identity) -> None:
         raise UserError(f"{folder}: holds another run: {difference}; choose another --out, or delete the folder")
 
 
-def flat(table: Mapping[str, Any], part: str = "") -> dict[str, Any]:
-    """Nested tables as one, with `part.key` for keys."""
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one table with dotted keys, `part.key`."""
     values: dict[str, Any] = {}
     for key, value in table.items():
-        values |= flat(value, f"{part}{key}.") if isinstance(value, dict) else {part + key: value}
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return values

@@ -1,6 +1,6 @@
-"""Many images or sinograms: a tensor, or a file from which only the requested images are read.
+"""Stores of many images or sinograms: a tensor, or a file from which only the requested images are read.
 
-Both are indexed with a slice or with a tensor of indices and give a tensor on their device.
+Both kinds are indexed with a slice or with a tensor of indices. The result is a tensor on the device of the store.
 """
 
 import os
@@ -25,7 +25,7 @@ class FileImageStore:
         self.shape = torch.Size(shape)
         self.dtype = dtype
         self.device = device
-        self._image = torch.empty(self.shape[1:], dtype=dtype).numpy()  # type and shape of one image
+        self._template = torch.empty(self.shape[1:], dtype=dtype).numpy()  # has the type and shape of one image
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class FileImageStore:
 
     def __getitem__(self, batch: slice | Tensor) -> Tensor:
         indices = range(len(self))[batch] if isinstance(batch, slice) else batch.tolist()
-        images = np.empty((len(indices), *self._image.shape), self._image.dtype)
+        images = np.empty((len(indices), *self._template.shape), self._template.dtype)
         if isinstance(indices, range) and indices.step == 1:
             self._read(images, indices.start)
         else:
@@ -42,32 +42,35 @@ class FileImageStore:
         return torch.from_numpy(images).to(self.device)
 
     def __setitem__(self, batch: slice, images: Tensor) -> None:
-        first, last, step = batch.indices(len(self))
+        first, stop, step = batch.indices(len(self))
         values = images.detach().to("cpu", self.dtype).contiguous().numpy()
-        if step != 1 or values.shape != (last - first, *self._image.shape):
-            raise ValueError(f"expected {last - first} images of {self._image.shape}, got {values.shape}")
-        left, offset = values.data.cast("B") if values.size else memoryview(b""), first * self._image.nbytes
+        if step != 1 or values.shape != (stop - first, *self._template.shape):
+            raise ValueError(f"expected {stop - first} images of {self._template.shape}, got {values.shape}")
+        remaining, offset = values.data.cast("B") if values.size else memoryview(b""), first * self._template.nbytes
         try:
-            while left:
-                written = os.pwrite(self._file.fileno(), left, offset)
-                left, offset = left[written:], offset + written
+            while remaining:
+                written = os.pwrite(self._file.fileno(), remaining, offset)
+                remaining, offset = remaining[written:], offset + written
         except OSError as error:
-            raise Failure(f"{self.folder}: training images do not fit: {error.strerror}; free some space") from None
+            raise Failure(f"{self.folder}: training images do not fit: {error.strerror}; free disk space") from None
 
     def _read(self, out: np.ndarray, index: int) -> None:
-        left, offset = out.data.cast("B") if out.size else memoryview(b""), index * self._image.nbytes
-        while left:
-            read = os.preadv(self._file.fileno(), [left], offset)
+        remaining, offset = out.data.cast("B") if out.size else memoryview(b""), index * self._template.nbytes
+        while remaining:
+            read = os.preadv(self._file.fileno(), [remaining], offset)
             if read == 0:
                 raise Failure(f"{self.folder}: a file with training images is shorter than it was")
-            left, offset = left[read:], offset + read
+            remaining, offset = remaining[read:], offset + read
 
 
 ImageStore = Tensor | FileImageStore
 
 
 def store_like(store: ImageStore, channels: int | None = None, images: int | None = None) -> ImageStore:
-    """An empty store like this one, in memory or in a file; `channels` and `images` change its shape."""
+    """An empty store with the shape, type and device of `store`, in memory or in a file like `store`.
+
+    `channels` and `images` replace the numbers of channels and images.
+    """
     shape = (images or len(store), channels or store.shape[1], *store.shape[2:])
     if isinstance(store, Tensor):
         return torch.empty(shape, dtype=store.dtype, device=store.device)
@@ -75,14 +78,14 @@ def store_like(store: ImageStore, channels: int | None = None, images: int | Non
 
 
 def new_store(folder: Path | None, shape: Sequence[int], device: torch.device) -> ImageStore:
-    """An empty store of float32 images: in a file of the folder, or in memory without a folder."""
+    """An empty store of float32 images: in a file in the folder, or in memory if the folder is None."""
     if folder is None:
         return torch.empty(tuple(shape), device=device)
     return FileImageStore(folder, shape, torch.float32, device)
 
 
 def copy_images(store: ImageStore, indices: Tensor, out: Tensor) -> None:
-    """Copies the images of these indices into `out`."""
+    """Copies the images with these indices into `out`."""
     if isinstance(store, Tensor):
         torch.index_select(store, 0, indices, out=out)
     else:

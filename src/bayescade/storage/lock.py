@@ -1,4 +1,4 @@
-"""One process at a time in a folder."""
+"""A lock: only one process at a time may use a folder."""
 
 import contextlib
 import os
@@ -16,7 +16,10 @@ except ImportError:  # Windows
 
 @contextlib.contextmanager
 def locked(folder: Path | str) -> Iterator[None]:
-    """Raises when another process on this machine uses the folder; no effect where the system has no locks."""
+    """Locks a folder during the `with` block; raises if another process of this machine has locked it.
+
+    No effect on Windows.
+    """
     if fcntl is None:
         yield
         return
@@ -26,7 +29,7 @@ def locked(folder: Path | str) -> Iterator[None]:
         yield
     except BlockingIOError:
         raise UserError(
-            f"{folder}: another process is training into this folder; wait for it, or choose another"
+            f"{folder}: another process is training into this folder; wait until it ends, or choose another folder"
         ) from None
     finally:
         os.close(handle)

@@ -1,6 +1,6 @@
 """Manifests: the description of a run folder or a packed model, in `manifest.json`.
 
-Written in format 2; manifests of format 1 are read as if they were of format 2 (`_format_1.py`).
+Manifests are written in format 2. A manifest of format 1 is converted when it is read (`_format_1.py`).
 """
 
 import dataclasses
@@ -24,36 +24,37 @@ Table = TypeVar("Table")
 
 @dataclasses.dataclass(frozen=True)
 class BlockRecord:
-    """A trained block, or a network after some rounds of its training."""
+    """A trained block of a cascade, or a network after some rounds of its training."""
 
-    file: str  # of its weights, in the same folder
-    sha256: str  # of that file
+    file: str  # the file of its weights, in the same folder
+    sha256: str  # hash of that file
     seconds: float  # training time
-    validation_psnr: float  # dB, mean over the validation images, mean weights
+    validation_psnr: float  # dB, mean of the validation images, computed with the mean weights
     warnings: tuple[str, ...] = ()
-    format: int = FORMAT  # of the names of its tensors
-    # Of blocks.
-    gain: float | None = None  # dB on the validation images over the block before
-    tries: int | None = None  # trainings until it gained
-    slower: int = 0  # times that its learning rate was lowered
-    # Of networks that are trained in rounds.
-    rounds: int | None = None  # how many are done
-    # Of blocks with random weights: medians of the log standard deviations of its layers, at `start`, `trained`, `final`.
+    format: int = FORMAT  # the manifest format that defines the names of its tensors
+    # Blocks of a cascade only.
+    gain: float | None = None  # validation PSNR minus that of the block's input, dB
+    tries: int | None = None  # number of attempts to train it
+    slower: int = 0  # how often the learning rate was lowered, for this block and the blocks before it
+    # Networks only: they are trained in rounds.
+    rounds: int | None = None  # number of finished rounds
+    # Blocks with random weights only: the median log standard deviation of each random layer, at the start of the
+    # training (`start`), after the training (`trained`) and after the refit (`final`).
     log_std: dict[str, list[float]] | None = None
-    # Of blocks with a variance, on the validation images.
-    validation_nll: float | None = None  # mean negative log-likelihood of a pixel
-    variance_over_mse: float | None = None  # mean variance over mean squared error
-    variance_over_mse_median: float | None = None  # the same in the median image
-    share_at_floor: float | None = None  # part of the pixels whose variance is at the floor
+    # Blocks with a variance only, computed on the validation images.
+    validation_nll: float | None = None  # negative log-likelihood, mean of all pixels
+    variance_over_mse: float | None = None  # mean variance divided by mean squared error
+    variance_over_mse_median: float | None = None  # the same ratio for each image, median of the images
+    share_at_floor: float | None = None  # fraction of the pixels whose variance is less than twice its floor
 
 
 @dataclasses.dataclass(frozen=True)
 class EndRecord:
     """Why a cascade ended before its last block."""
 
-    block: int  # the number of the block that gained nothing
-    tries: int  # its trainings
-    seconds: float  # the time they took
+    block: int  # number (from 1) of the block that gained nothing and was dropped
+    tries: int  # number of attempts to train it
+    seconds: float  # time of these attempts
     warnings: tuple[str, ...] = ()
 
 
@@ -63,24 +64,24 @@ class Manifest:
 
     method: str
     case: str  # the name of the geometry or of the problem
-    settings: dict[str, Any]  # of the method, in parts; and `noise` and `images`
+    settings: dict[str, Any]  # one table for each part of the method's settings, and `noise` and `images`
     seed: int
-    preset: str  # from which the settings started
-    device: str  # of the training, in words
-    versions: dict[str, str]  # of the software that trained it
+    preset: str  # the preset on which the settings are based
+    device: str  # the device of the training, in words
+    versions: dict[str, str]  # versions of the software that trained the model
     status: str  # training or done
     geometry: str | None = None  # JSON text; None for a problem that is not a scan
-    geometry_hash: str | None = None  # a short name of the geometry
-    problem: dict[str, Any] | None = None  # for a problem that is not a scan: shapes, units, kinds of its parts
-    blocks: tuple[BlockRecord, ...] = ()  # in their order; of a network one
-    ended: EndRecord | None = None  # where the cascade ended before its last block
-    training_seconds: float | None = None  # of all blocks, once it is done
-    data_seconds: float | None = None  # time for the scans it was trained on
+    geometry_hash: str | None = None  # start of the hash of the geometry
+    problem: dict[str, Any] | None = None  # `InverseProblem.describe()`, for a problem that is not a scan
+    blocks: tuple[BlockRecord, ...] = ()  # blocks in their order; a network has one record
+    ended: EndRecord | None = None  # if the cascade ended before its last block
+    training_seconds: float | None = None  # of all blocks; None until the training is done
+    data_seconds: float | None = None  # time to make the training data
     processes: int = 1  # number of processes of the training
     half: bool = False  # packed with most weights in float16
-    trainable: bool = False  # packed with all that further training needs
+    trainable: bool = False  # packed with all tensors that further training needs
     scores: dict[str, Any] | None = None  # on the paper's test set
-    hashed_inference: dict[str, Any] | None = None  # `settings.inference` of a format 1 file, for its hash
+    hashed_inference: dict[str, Any] | None = None  # inference settings of a format 1 file, for `model_hash`
 
 
 def read_manifest(folder: Path | str) -> Manifest:
@@ -93,27 +94,27 @@ def read_manifest(folder: Path | str) -> Manifest:
         raise UserError(f"{path}: {error}") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(
-            f"{path}: not a manifest of ours, or damaged ({error}); restore it, or use another folder"
+            f"{path}: not a manifest of bayescade, or damaged ({error}); restore it, or use another folder"
         ) from None
 
 
 def to_json(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as JSON values in the present format, without None."""
+    """The manifest as JSON values in format FORMAT, without the fields that are None."""
     values = {"format": FORMAT, **without_none(dataclasses.asdict(manifest))}
     return {**values, "blocks": [without_none(block) for block in values["blocks"]]}
 
 
 def without_none(values: dict[str, Any]) -> dict[str, Any]:
-    """The values that are not None."""
+    """The entries whose value is not None."""
     return {key: value for key, value in values.items() if value is not None}
 
 
 def from_json(values: Any) -> Manifest:
-    """A manifest of any format from its JSON values; TypeError where they are damaged."""
+    """A manifest from JSON values of any format; raises TypeError if they are damaged."""
     version = values.get("format") if isinstance(values, dict) else None
     if type(version) is int and version > FORMAT:
         raise UserError(
-            f"expected format 1 to {FORMAT}, got {version}: a newer version wrote it; install bayescade again"
+            f"expected format 1 to {FORMAT}, got {version}: a newer version of bayescade wrote it; upgrade bayescade"
         )
     if version not in (1, FORMAT):
         raise TypeError(f"expected format 1 to {FORMAT}, got {version!r}")
@@ -123,35 +124,39 @@ def from_json(values: Any) -> Manifest:
     blocks = values.get("blocks")
     if not isinstance(blocks, list):
         raise TypeError("expected a list of 'blocks'")
-    values["blocks"] = tuple(from_table(BlockRecord, block, "a block's ") for block in blocks)
+    values["blocks"] = tuple(from_table(BlockRecord, block, " in 'blocks'") for block in blocks)
     if values.get("ended") is not None:
-        values["ended"] = from_table(EndRecord, values["ended"], "the end's ")
+        values["ended"] = from_table(EndRecord, values["ended"], " in 'ended'")
     manifest = from_table(Manifest, values)
     check(manifest)
     return manifest
 
 
-def from_table(kind: type[Table], values: Any, where: str = "") -> Table:
-    """A dataclass from JSON values; TypeError names the key that is missing, unknown, or of another type."""
+def from_table(
+    kind: type[Table],
+    values: Any,
+    location: str = "",  # location of the table in the manifest, for messages
+) -> Table:
+    """A dataclass from JSON values; raises TypeError if a key is missing or unknown, or a value has another type."""
     if not isinstance(values, dict):
-        raise TypeError(f"expected {where}table, got {values!r:.40}")
+        raise TypeError(f"expected a table{location}, got {values!r:.40}")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     expected = typing.get_type_hints(kind)
     for key, value in values.items():
         if key not in expected:
-            raise TypeError(f"unknown: {where}'{key}'")
+            raise TypeError(f"unknown: '{key}'{location}")
         if not matches(value, expected[key]):
-            raise TypeError(f"unexpected: {where}'{key}' = {value!r:.40}")
+            raise TypeError(f"unexpected: '{key}' = {value!r:.40}{location}")
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.default is dataclasses.MISSING and field.name not in values:
-            raise TypeError(f"missing: {where}'{field.name}'")
+            raise TypeError(f"missing: '{field.name}'{location}")
     return kind(**values)
 
 
 def matches(value: Any, kind: Any) -> bool:
-    """Whether a value is of the type that a field is annotated with."""
+    """Whether a value has the type `kind`, which is the annotation of a field."""
     if isinstance(kind, types.UnionType):
-        return any(matches(value, part) for part in typing.get_args(kind))
+        return any(matches(value, member) for member in typing.get_args(kind))
     if kind in (int, float):
         return isinstance(value, (int, kind)) and not isinstance(value, bool)
     if typing.get_origin(kind) is tuple:
@@ -160,7 +165,7 @@ def matches(value: Any, kind: Any) -> bool:
 
 
 def check(manifest: Manifest) -> None:
-    """Raises TypeError where a value is not possible."""
+    """Raises TypeError if a value is impossible."""
     if manifest.status not in STATUSES:
         raise TypeError(f"unexpected: 'status' = {manifest.status!r:.40}")
     if manifest.status == "done" and manifest.training_seconds is None:
@@ -169,17 +174,17 @@ def check(manifest: Manifest) -> None:
         raise TypeError("missing: 'noise' or 'images' in 'settings'")
     for block in manifest.blocks:
         if Path(block.file).name != block.file or not block.file:
-            raise TypeError(f"unexpected: a block's 'file' = {block.file!r}")
+            raise TypeError(f"unexpected: 'file' = {block.file!r} in 'blocks'")
 
 
 def parts_done(manifest: Manifest) -> int:
-    """Number of trained blocks, or of rounds of a network: `block` in the metrics."""
+    """Number of trained blocks, or of finished rounds of a network; the metrics count both as `block`."""
     rounds = manifest.blocks[-1].rounds if manifest.blocks else None
     return rounds if rounds is not None else len(manifest.blocks)
 
 
 def seconds_of(manifest: Manifest) -> float:
-    """Training time so far, with that of a block that gained nothing."""
+    """Training time so far, including the time of a block that gained nothing and was dropped."""
     ended = manifest.ended.seconds if manifest.ended is not None else 0.0
     return sum(block.seconds for block in manifest.blocks) + ended
 
@@ -191,8 +196,8 @@ def warnings_of(manifest: Manifest) -> list[str]:
 
 
 def model_hash(manifest: Manifest) -> str:
-    """A short name of all weights together and of how they are sampled."""
+    """The start of a hash of all weights and of the inference settings."""
     weights = [block.sha256 for block in manifest.blocks]
     inference = manifest.hashed_inference or manifest.settings.get("inference")
-    sampled = json.dumps(inference, sort_keys=True)
-    return hashlib.sha256("".join([*weights, sampled]).encode()).hexdigest()[:16]
+    inference_text = json.dumps(inference, sort_keys=True)
+    return hashlib.sha256("".join([*weights, inference_text]).encode()).hexdigest()[:16]

@@ -1,7 +1,8 @@
 """Packs a finished run as a model: all blocks in one file.
 
-The file name has the hash of its content, so a new file never replaces one that is in use. Without `trainable` it has only what
-reconstruction needs: the variance of the last block only, and no state of an optimiser.
+The file name contains the start of the hash of its content, so a new file never replaces a file that is in use. Without
+`trainable` the file has only the tensors that reconstruction needs: the variance network of the last block only, and no
+optimiser states.
 """
 
 import dataclasses
@@ -25,9 +26,9 @@ def pack(
     out: Path | str,
     *,
     half: bool = False,  # most weights in float16
-    trainable: bool = False,  # with all that further training needs
+    trainable: bool = False,  # with all tensors that further training needs
 ) -> Manifest:
-    """Writes a finished run as a model of two files and a card."""
+    """Writes a finished run as a packed model: weights, manifest and card."""
     manifest = read_manifest(folder)
     if manifest.status != "done" or not manifest.blocks:
         raise UserError(f"{folder}: this run is not finished ({blocks_saved(manifest)})")
@@ -44,31 +45,31 @@ def pack(
     packed = dataclasses.replace(manifest, blocks=blocks, half=half or manifest.half, trainable=trainable)
     write_text(target / CARD, card)
     write_json(target / MANIFEST, to_json(packed))
-    for other in target.glob(PACKED.format("*")):
-        if other.name != name:
-            other.unlink()
+    for path in target.glob(PACKED.format("*")):
+        if path.name != name:
+            path.unlink()
     return packed
 
 
 def packed_tensors(blocks: Sequence[Tensors], *, half: bool, trainable: bool) -> Tensors:
-    """The weights of all blocks under their names in one file."""
+    """The tensors of all blocks, with the names that they have in the one packed file."""
     tensors: Tensors = {}
     for index, block in enumerate(blocks):
         inner = index + 1 < len(blocks)
         needed = {key: value for key, value in block.items() if trainable or is_needed(key, inner)}
         if half:
-            needed = {key: value if stays_float32(key, value) else halved(value) for key, value in needed.items()}
+            needed = {key: value if stays_float32(key, value) else to_float16(value) for key, value in needed.items()}
         tensors |= numbered(index, needed)
     return tensors
 
 
 def is_needed(key: str, inner: bool) -> bool:
-    """Whether reconstructions need a tensor of a block; `inner` where another block follows it."""
+    """Whether a reconstruction needs this tensor of a block; `inner`: another block follows this block."""
     return not key.startswith(WORK) and not (inner and key.startswith(INNER))
 
 
 def check_packing(out: Path | str, folder: Path | str) -> None:
-    """Raises unless the folder to pack into is empty or holds a packed model."""
+    """Raises unless the output folder is new, empty, or holds a packed model."""
     target = Path(out)
     if not target.exists():
         return
@@ -83,11 +84,14 @@ def check_packing(out: Path | str, folder: Path | str) -> None:
         raise UserError(f"{out}: expected an empty folder or a packed model to replace, got {foreign[0]!r}")
 
 
-def halved(tensor: Tensor) -> Tensor:
-    """The tensor in float16."""
+def to_float16(tensor: Tensor) -> Tensor:
+    """The tensor in float16; a tensor of integers is unchanged."""
     return tensor.to(torch.float16) if tensor.is_floating_point() else tensor
 
 
 def stays_float32(key: str, tensor: Tensor) -> bool:
-    """Whether a tensor stays in float32: scales, optimiser states, and random layers (rounding may exceed their std)."""
+    """Whether a tensor stays in float32: scales, optimiser states, and random layers.
+
+    In random layers the rounding error of float16 may exceed the standard deviation of a weight.
+    """
     return tensor.numel() == 1 or key.endswith("scale") or "last." in key or key.startswith(WORK)

@@ -1,12 +1,12 @@
-"""Run folders: the files of a training, block by block. A training can be resumed from them, and they are a model.
+"""Run folders: the files of a training. The training can be resumed, and the folder can be loaded as a model.
 
-    manifest.json          what is trained (method, geometry, settings, seed, versions), every block with hash and scores
+    manifest.json          what is trained (method, geometry, settings, seed, versions), hash and scores of every block
     block-01.safetensors   the weights of a block; or network-01.safetensors, a network after round 01 of its training
-    metrics.jsonl          a line per epoch
+    metrics.jsonl          one line per epoch
 
-Everything is written whole or not at all; the manifest names a block only after its file is there. A packed model
-(`packing.py`) is the same with all blocks in one file; if it was packed as trainable, further blocks are added in separate
-files.
+Manifest and weights are written atomically; the manifest names a block only after the file of the block is written. A
+packed model (`packing.py`) has all blocks in one file; if it was packed as trainable, further blocks are added in
+separate files.
 """
 
 import dataclasses
@@ -36,27 +36,30 @@ METRICS, CARD = "metrics.jsonl", "card.md"
 
 @final
 class Run:
-    """A run folder during its training. `open` makes a new one, or resumes an existing one."""
+    """A run folder during the training. `open` starts a new run or resumes an existing run."""
 
     def __init__(self, folder: Path, manifest: Manifest, writes: bool = True):
         self.folder = folder
-        self.manifest = manifest  # replaced, never changed
-        self.writes = writes  # one process of several writes, the others do not
+        self.manifest = manifest  # replaced by a new object, never modified
+        self.writes = writes  # False if another process of the same training writes the files
 
     @classmethod
     def open_read_only(cls, path: Path | str) -> Self:
-        """The run in that folder, which another process writes; this one only reads."""
+        """The run in that folder, read only: another process of the same training writes it."""
         return cls(Path(path), read_manifest(path), writes=False)
 
     @classmethod
     def open(
         cls, path: Path | str, identity: Identity, *, preset: str, device: str, versions: Mapping[str, str]
     ) -> Self:
-        """The run in that folder; raises when the folder holds another. The keyword arguments describe a new run."""
+        """Resumes the run in that folder, or starts a new run; raises if the folder holds a run with another identity.
+
+        The keyword arguments are stored in the manifest of a new run.
+        """
         check_folder(path, MANIFEST, METRICS)
         folder = make_folder(path)
         stored = read_manifest(folder) if (folder / MANIFEST).exists() else None
-        if stored is not None and stored.blocks:  # without a block there is nothing to resume, and nothing to lose
+        if stored is not None and stored.blocks:  # a run without a block is started again
             manifest = resumed(folder, stored, identity)
         else:
             if stored is None:
@@ -71,13 +74,13 @@ class Run:
             )
         run = cls(folder, manifest)
         if manifest != stored:
-            run._write_manifest()  # also for the other processes
+            run._write_manifest()  # the other processes read it
         if manifest.status == "training":
             run._trim_metrics()
         return run
 
     def blocks(self) -> list[Tensors]:
-        """The weights of the trained blocks, checked."""
+        """The weights of the trained blocks; each file is checked against its hash."""
         return read_blocks(self.folder, self.manifest)
 
     def save_block(
@@ -86,7 +89,7 @@ class Run:
         tensors: Tensors,
         record: Mapping[str, Any],  # the fields of `BlockRecord` without `file` and `sha256`
     ) -> None:
-        """Writes the next block."""
+        """Writes the next block and adds its record to the manifest."""
         if index != len(self.manifest.blocks):
             raise ValueError(f"expected block {len(self.manifest.blocks)}, got {index}")
         name = f"block-{index + 1:02d}.safetensors"
@@ -94,13 +97,16 @@ class Run:
         self._replace(blocks=(*self.manifest.blocks, new_record(name, digest, record)))
 
     def save_network(self, tensors: Tensors, record: Mapping[str, Any]) -> None:
-        """Replaces the network by its state after more `rounds` of training; the record has their number."""
+        """Saves the network after a further round of training and deletes its earlier file.
+
+        `record["rounds"]` is the number of rounds so far.
+        """
         name = f"network-{record['rounds']:02d}.safetensors"
-        before = [block.file for block in self.manifest.blocks]
+        earlier_files = [block.file for block in self.manifest.blocks]
         digest = write_tensors(self.folder / name, numbered(0, tensors)) if self.writes else ""
         self._replace(blocks=(new_record(name, digest, record),))
-        for old in before if self.writes else ():
-            (self.folder / old).unlink(missing_ok=True)
+        for file in earlier_files if self.writes else ():
+            (self.folder / file).unlink(missing_ok=True)
 
     def end(self, record: Mapping[str, Any]) -> None:
         """Records that the cascade stops early: the next block gained nothing."""
@@ -108,7 +114,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Training time so far, including a block dropped for no gain."""
+        """Training time so far, including the time of a block that gained nothing and was dropped."""
         return seconds_of(self.manifest)
 
     def finish(self, manifest: Manifest, card: str) -> None:
@@ -119,7 +125,7 @@ class Run:
         self._write_manifest()
 
     def report(self, line: Mapping[str, Any]) -> None:
-        """Adds a line of metrics."""
+        """Appends a line to the metrics file."""
         if not self.writes:
             return
         try:
@@ -139,7 +145,7 @@ class Run:
             write_or_fail(self.folder / MANIFEST, lambda path: write_json(path, to_json(self.manifest)))
 
     def _trim_metrics(self) -> None:
-        """Removes the metrics of unfinished blocks, which are trained again."""
+        """Removes the metrics of blocks that are not finished: these blocks are trained again."""
         path = self.folder / METRICS
         if not path.exists():
             return
@@ -157,20 +163,20 @@ class Run:
 
 
 def new_record(file: str, sha256: str, record: Mapping[str, Any]) -> BlockRecord:
-    """The record of a block in that file."""
+    """The record of a block whose weights are in that file."""
     return BlockRecord(file=file, sha256=sha256, **{**record, "warnings": tuple(record["warnings"])})
 
 
 def check_empty(folder: Path) -> None:
-    """Raises when the folder has files that are not of a run."""
+    """Raises if a folder without a manifest has any files, except temporary files of bayescade."""
     foreign = sorted(name for name in os.listdir(folder) if not name.startswith(".bayescade-"))
     if foreign:
         raise UserError(
-            f"{folder}: expected an empty folder or a run of ours, got {foreign[0]!r} and no {MANIFEST}; "
+            f"{folder}: expected an empty folder or a run of bayescade, got {foreign[0]!r} and no {MANIFEST}; "
             "choose another --out"
         )
 
 
 def blocks_saved(manifest: Manifest) -> str:
-    """What is saved, for error messages."""
-    return f"{len(manifest.blocks)} blocks are saved; repeat the command to continue"
+    """How many blocks are saved, for error messages."""
+    return f"{len(manifest.blocks)} blocks are saved; repeat the train command to continue"

@@ -1,4 +1,4 @@
-"""Weights in safetensors files: written whole or not at all, and checked against the hash in the manifest."""
+"""Weights in safetensors files: written atomically, and checked against the hash in the manifest when they are read."""
 
 import hashlib
 from pathlib import Path
@@ -13,35 +13,35 @@ from bayescade.storage._format_1 import current_tensors
 from bayescade.storage.files import replacing, write_or_fail
 from bayescade.storage.manifest import Manifest
 
-PACKED = "weights-{}.safetensors"  # with the first digits of its hash
+PACKED = "weights-{}.safetensors"  # name of a packed file; {} is the start of its hash
 WORK = "optimiser."  # prefix of tensors that only training needs
-INNER = "variance."  # prefix of tensors that a model needs of its last block only
+INNER = "variance."  # prefix of tensors that reconstruction needs only in the last block
 REMEDY = "restore it, or train again in another folder"
 
 Tensors = dict[str, Tensor]
 
 
 def read_blocks(folder: Path | str, manifest: Manifest) -> list[Tensors]:
-    """The weights of every block, every file checked against its hash."""
+    """The weights of every block; each file is checked against its hash."""
     files: dict[str, Tensors] = {}
     blocks = []
     for number, record in enumerate(manifest.blocks, 1):
         if record.file not in files:
             files[record.file] = read_tensors(Path(folder) / record.file, record.sha256)
         prefix = f"{number:02d}."
-        named = files[record.file].items()
-        tensors = {key.removeprefix(prefix): value for key, value in named if key.startswith(prefix)}
+        items = files[record.file].items()
+        tensors = {key.removeprefix(prefix): value for key, value in items if key.startswith(prefix)}
         blocks.append(current_tensors(tensors) if record.format == 1 else tensors)
     return blocks
 
 
 def numbered(index: int, tensors: Tensors) -> Tensors:
-    """The weights of block `index` (from 0) under their names in a file."""
+    """The tensors of block `index` (from 0), with the block number as the prefix of their names: `01.` for block 0."""
     return {f"{index + 1:02d}.{key}": value for key, value in tensors.items()}
 
 
 def write_tensors(path: Path, tensors: Tensors) -> str:
-    """Writes a safetensors file; gives its hash."""
+    """Writes a safetensors file and returns its hash."""
     content, digest = serialised(tensors)
     write_bytes(path, content)
     return digest
@@ -54,7 +54,7 @@ def serialised(tensors: Tensors) -> tuple[bytes, str]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file of weights, whole or not at all."""
+    """Writes a file of weights atomically."""
 
     def write(path: Path) -> None:
         with replacing(path) as partial:
@@ -64,13 +64,13 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def read_tensors(path: Path, digest: str) -> Tensors:
-    """The tensors of a safetensors file whose hash is known; raises when the hash differs."""
+    """The tensors of a safetensors file; raises if the hash of the file is not `digest`."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot read the weights ({error.strerror}); {REMEDY}") from None
     if hashlib.sha256(content).hexdigest() != digest:
-        raise UserError(f"{path}: damaged, or from another run: its content is not what the manifest says; {REMEDY}")
+        raise UserError(f"{path}: damaged, or from another run: its hash is not the hash in the manifest; {REMEDY}")
     try:
         tensors: Tensors = load_tensors(content)
     except SafetensorError as error:
@@ -79,5 +79,5 @@ def read_tensors(path: Path, digest: str) -> Tensors:
 
 
 def is_packed(manifest: Manifest) -> bool:
-    """Whether it is the manifest of a packed model, or of one that was trained further."""
+    """Whether the manifest belongs to a packed model, also if further blocks were trained after packing."""
     return any(block.file == PACKED.format(block.sha256[:8]) for block in manifest.blocks)

@@ -1,7 +1,6 @@
 """Conformance checks for new operators, methods and plugins: a test is one call.
 
-Each check raises `AssertionError` with the number that was too large. Tolerances are arguments; their defaults are those of
-our own tests.
+Each check raises `AssertionError` with a message that says what is wrong.
 """
 
 from bayescade.testing.blocks import check_block, check_runner

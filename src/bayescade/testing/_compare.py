@@ -1,4 +1,4 @@
-"""Comparisons that the checks share."""
+"""Random inputs and comparisons that all checks use."""
 
 import torch
 from torch import Tensor
@@ -11,12 +11,12 @@ def random_numbers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.dev
 
 
 def expect_shape(what: str, result: Tensor, like: Tensor) -> None:
-    """Raises unless it has the shape of the other."""
+    """Raises unless `result` has the shape of `like`."""
     assert result.shape == like.shape, f"{what}: expected shape {tuple(like.shape)}, got {tuple(result.shape)}"
 
 
 def expect_close(what: str, result: Tensor, expected: Tensor, tolerance: float) -> None:
-    """Raises unless the 2-norm of the difference is small."""
+    """Raises unless ||result - expected|| <= tolerance ||expected||, in the 2-norm."""
     error = float((result.detach().double() - expected.detach().double()).norm())
     scale = float(expected.detach().double().norm())
     assert error <= tolerance * max(scale, 1e-300), f"{what}: relative error {error / max(scale, 1e-300):.2e}"

@@ -15,7 +15,7 @@ from bayescade.testing._compare import expect_close, expect_shape, random_number
 def check_phantom(
     phantom: ModuleType, *, shape: tuple[int, int] = (24, 31), device: torch.device | str = "cpu"
 ) -> None:
-    """Shapes, values in [0, 1], and images that depend on the seed and their index only."""
+    """Checks shapes, values in [0, 1], and that an image depends only on the seed and on its index."""
     images = phantom.generate(4, shape, seed=5, first=0, supersample=1, device=device)
     assert tuple(images.shape) == (4, 1, *shape), f"expected shape {(4, 1, *shape)}, got {tuple(images.shape)}"
     assert images.dtype == torch.float32, f"expected float32, got {images.dtype}"
@@ -29,12 +29,12 @@ def check_phantom(
 
 def check_noise(
     noise_model: ModuleType,
-    settings: Any = None,  # default: its defaults
+    settings: Any = None,  # default: the default settings of the noise model
     *,
     device: torch.device | str = "cpu",
 ) -> None:
-    """Shapes, finite numbers, noise that depends on the image's generator only, no change of the input, settings that go to
-    JSON and back."""
+    """Checks shapes, that the numbers are finite, that the noise of a sinogram depends only on its generator, that the input
+    is not changed, and that settings can be written to JSON and read back."""
     settings = noise_model.Settings() if settings is None else settings
     sinogram = 1 + random_numbers((4, 1, 8, 13), torch.float32, device, 0).abs()
     before = sinogram.clone()
@@ -44,15 +44,15 @@ def check_noise(
         result: Tensor = noise_model.add(sinogram[first:], settings, generators=generators)
         return result
 
-    together = noisy(0, seed=1)
+    batch = noisy(0, seed=1)
     assert torch.equal(sinogram, before), "the noise model changed the sinogram it was given"
-    expect_shape("add", together, sinogram)
-    assert together.dtype == sinogram.dtype, f"expected {sinogram.dtype}, got {together.dtype}"
-    assert together.device == sinogram.device, f"expected {sinogram.device}, got {together.device}"
-    assert bool(torch.isfinite(together).all()), "expected finite numbers"
-    expect_close("the same generators", noisy(0, seed=1), together, 0)
-    expect_close("an image's noise in another batch", noisy(2, seed=1), together[2:], 1e-6)
-    assert not torch.equal(noisy(0, seed=9), together), "expected other noise from other generators"
+    expect_shape("add", batch, sinogram)
+    assert batch.dtype == sinogram.dtype, f"expected {sinogram.dtype}, got {batch.dtype}"
+    assert batch.device == sinogram.device, f"expected {sinogram.device}, got {batch.device}"
+    assert bool(torch.isfinite(batch).all()), "expected finite numbers"
+    expect_close("the same generators", noisy(0, seed=1), batch, 0)
+    expect_close("the same generators in another batch", noisy(2, seed=1), batch[2:], 1e-6)
+    assert not torch.equal(noisy(0, seed=9), batch), "expected different noise from different generators"
     values = json.loads(json.dumps(dataclasses.asdict(settings)))
     assert settings_from(type(settings), values) == settings, f"settings: {values} does not give {settings}"
-    assert noise_model.describe(settings).strip(), "describe: expected a few words"
+    assert noise_model.describe(settings).strip(), "describe: expected a description, got an empty text"

@@ -12,20 +12,20 @@ from bayescade.testing._compare import random_numbers
 
 def check_metric(
     metric: Callable[[Tensor, Tensor, float], Tensor],
-    reference: Callable[[Tensor, Tensor, float], float],  # of one image (height, width)
+    reference: Callable[[Tensor, Tensor, float], float],  # the metric of one image, (height, width)
     *,
     tolerance: float = 1e-6,
     seed: int = 0,
 ) -> None:
-    """One number per image, equal to an outside implementation, at more than one data range, for any batch."""
+    """Checks that a metric gives one number per image, equal to the number of the reference, for two data ranges."""
     truth = random_numbers((3, 1, 24, 31), torch.float64, "cpu", seed).abs()
     image = truth + 0.1 * random_numbers((3, 1, 24, 31), torch.float64, "cpu", seed + 1)
     for data_range in (1.0, 3.0):
         values = metric(image, truth, data_range)
         assert values.shape == (3,), f"expected one number per image, got shape {tuple(values.shape)}"
-        for one, x, t in zip(values.tolist(), image, truth, strict=True):
+        for value, x, t in zip(values.tolist(), image, truth, strict=True):
             expected = reference(x[0], t[0], data_range)
-            assert abs(one - expected) <= tolerance * max(1, abs(expected)), f"expected {expected}, got {one}"
+            assert abs(value - expected) <= tolerance * max(1, abs(expected)), f"expected {expected}, got {value}"
 
 
 def check_method(
@@ -35,7 +35,7 @@ def check_method(
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> Reconstruction:
-    """Shapes, finite numbers, the same answer for the same seed, and no change of what it was given."""
+    """Checks shapes, that the image is finite and the same for the same seed, and that the sinogram is not changed."""
     sinogram = random_numbers((2, 1, *geometry.sinogram_shape), torch.float32, device, seed).abs()
     before = sinogram.clone()
     result, again = method(sinogram, samples=3, seed=1), method(sinogram, samples=3, seed=1)
@@ -43,7 +43,7 @@ def check_method(
     assert tuple(result.image.shape) == (2, 1, *geometry.image_shape), f"image: got shape {tuple(result.image.shape)}"
     assert bool(torch.isfinite(result.image).all()), "image: expected finite numbers"
     assert torch.equal(result.image, again.image), "expected the same image for the same seed"
-    assert result.geometry == geometry.to_json(), "expected the result to carry the geometry"
+    assert result.geometry == geometry.to_json(), "geometry: expected the geometry of the scan in the result"
     for name in ("aleatoric", "epistemic"):
         variance = getattr(result, name)
         assert variance is None or bool((variance >= 0).all()), f"{name}: expected variances of at least 0"

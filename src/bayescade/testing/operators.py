@@ -21,7 +21,7 @@ def check_operator(
     seed: int = 0,
     gradients: bool = False,  # also check first and second derivatives numerically: float64 and small operators only
 ) -> None:
-    """Shapes, linearity, batches, the adjoint and differentiability of a linear operator."""
+    """Checks shapes, linearity, batches, the adjoint and the gradients of a linear operator."""
     x = random_numbers((3, *operator.domain_shape), dtype, device, seed)
     y = random_numbers((3, *operator.range_shape), dtype, device, seed + 1)
     forward, adjoint = operator.forward(x), operator.adjoint(y)
@@ -39,7 +39,7 @@ def check_operator(
 
     error = adjoint_error(operator, x, y)
     assert error < ADJOINT_TOLERANCE[dtype], (
-        f"adjoint: relative mismatch {error:.2e}, expected {ADJOINT_TOLERANCE[dtype]:.0e}"
+        f"adjoint: relative mismatch {error:.2e}, expected less than {ADJOINT_TOLERANCE[dtype]:.0e}"
     )
     _check_backward(operator, x, y, dtype)
     if gradients:
@@ -50,7 +50,7 @@ def check_operator(
 
 
 def _check_backward(operator: LinearOperator, x: Tensor, y: Tensor, dtype: torch.dtype) -> None:
-    """d<y, A x>/dx = A'y and d<x, A'y>/dy = A x."""
+    """Checks that d<y, A x>/dx = A'y and d<x, A'y>/dy = A x."""
     leaf = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(operator.forward(leaf), leaf, y)
     expect_close("gradient of the forward", gradient, operator.adjoint(y), LINEAR_TOLERANCE[dtype])
@@ -65,38 +65,38 @@ def check_fidelity(
     *,
     seed: int = 0,
 ) -> None:
-    """One value per image, at least 0, zero at z = y, convex along a line, the gradient and the curvature of autograd,
-    and the conjugate with its proximal map."""
+    """Checks that the value is one number per image, at least 0, zero at z = y and convex along a line; that gradient and
+    curvature are those of autograd; and, if there is a conjugate, the conjugate and its proximal map."""
     sinogram = sinogram.double()
     projection = (
         sinogram + 0.3 * random_numbers(tuple(sinogram.shape), torch.float64, sinogram.device, seed)
     ).requires_grad_()
     value = fidelity.value(sinogram, projection)
-    (expected,) = torch.autograd.grad(value.sum(), projection)
+    (expected_gradient,) = torch.autograd.grad(value.sum(), projection)
     value, projection = value.detach(), projection.detach()
     assert value.shape == sinogram.shape[:1], (
         f"value: expected shape {tuple(sinogram.shape[:1])}, got {tuple(value.shape)}"
     )
     assert bool((value >= 0).all()), f"value: expected at least 0, got {value.tolist()}"
-    least = fidelity.value(sinogram, sinogram).abs().max()
-    assert least <= 1e-12 * value.max(), f"value at z = y: expected 0, got {float(least)}"
-    expect_close("gradient", fidelity.gradient(sinogram, projection), expected, 1e-10)
+    at_data = fidelity.value(sinogram, sinogram).abs().max()
+    assert at_data <= 1e-12 * value.max(), f"value at z = y: expected 0, got {float(at_data)}"
+    expect_close("gradient", fidelity.gradient(sinogram, projection), expected_gradient, 1e-10)
     leaf = sinogram.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(fidelity.gradient(sinogram, leaf).sum(), leaf)
-    expect_close("curvature", fidelity.curvature(sinogram), slope, 1e-8)
-    if type(fidelity).conjugate is not Fidelity.conjugate:  # which total variation needs, and a cascade does not
+    (expected_curvature,) = torch.autograd.grad(fidelity.gradient(sinogram, leaf).sum(), leaf)
+    expect_close("curvature", fidelity.curvature(sinogram), expected_curvature, 1e-8)
+    if type(fidelity).conjugate is not Fidelity.conjugate:  # optional: only total variation needs it
         _check_conjugate(fidelity, sinogram, projection, seed)
     middle = fidelity.value(sinogram, (sinogram + projection) / 2)
     assert bool((middle <= value / 2 + 1e-12 * value).all()), "value: expected a convex function"
 
 
 def _check_conjugate(fidelity: Fidelity, sinogram: Tensor, projection: Tensor, seed: int) -> None:
-    """The conjugate by Fenchel's equality at a gradient, its proximal map by its optimality condition."""
+    """Checks the conjugate D* by Fenchel's equality at a gradient of D, and its proximal map by the optimality condition."""
     dual = fidelity.gradient(sinogram, projection)
     inner = (dual * projection).flatten(1).sum(1)
     expect_close("conjugate", fidelity.conjugate(sinogram, dual), inner - fidelity.value(sinogram, projection), 1e-8)
     for step in (0.01, 1.0, 100.0):
-        away = dual + random_numbers(tuple(dual.shape), torch.float64, dual.device, seed + 2) * dual.abs().mean()
-        q = fidelity.prox_conjugate(sinogram, away, step)
-        at = (away - q) / step  # a subgradient of D* at q: there the gradient of D is q again
-        expect_close(f"prox_conjugate with step {step}", fidelity.gradient(sinogram, at), q, 1e-6)
+        p = dual + random_numbers(tuple(dual.shape), torch.float64, dual.device, seed + 2) * dual.abs().mean()
+        q = fidelity.prox_conjugate(sinogram, p, step)
+        z = (p - q) / step  # a subgradient of D* at q, which means that the gradient of D at z is q
+        expect_close(f"prox_conjugate with step {step}", fidelity.gradient(sinogram, z), q, 1e-6)

@@ -1,4 +1,4 @@
-"""A step of training as one CUDA graph."""
+"""A training step that is captured once and replayed as one CUDA graph."""
 
 from collections.abc import Callable
 from typing import final
@@ -8,18 +8,21 @@ from torch import Tensor
 
 from bayescade.devices import no_garbage_collection
 
-EAGER_STEPS = 3  # before the capture, in which libraries choose kernels and the optimiser makes its state
+EAGER_STEPS = 3  # first steps, without a graph: in these steps libraries choose and load their kernels
 
 
 @final
 class Captured:
-    """Runs a function without arguments; on a GPU it is called a few times, then captured once and replayed."""
+    """Runs a function without arguments.
+
+    On a GPU the first calls run the function itself. Then it is captured as a CUDA graph, which later calls replay.
+    """
 
     def __init__(
         self,
         compute: Callable[[], Tensor],
         device: torch.device,
-        allowed: bool = True,  # communication between processes cannot be captured
+        allowed: bool = True,  # whether to capture: communication between processes cannot be captured
     ):
         self.compute = compute
         self.stream = torch.cuda.Stream(device) if allowed and device.type == "cuda" else None

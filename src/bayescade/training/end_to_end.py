@@ -1,6 +1,7 @@
-"""End-to-end training of one network, in rounds: what is saved after a round is enough to resume.
+"""End-to-end training of one network, in rounds of several epochs.
 
-The order of the images and the learning rate depend on the settings, the seed and the round only.
+Network and optimiser are saved after every round, so that training can be resumed after the last saved round. The order
+of the images and the learning rate depend only on the settings, the seed and the epoch.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ from bayescade.training.optimiser import (
     RateSettings,
     check_whole,
     clip_gradients,
-    libraries,
+    cudnn_options,
     precision_on,
     schedule,
 )
@@ -38,7 +39,7 @@ from bayescade.training.stage import batches, mean_psnr
 Tensors = dict[str, Tensor]
 Record = dict[str, Any]
 
-STATES = tuple(field.name for field in dataclasses.fields(Memory))
+STATES = tuple(field.name for field in dataclasses.fields(Memory))  # tensors of Adam for each parameter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ class EndToEndSettings(RateSettings):
     batch: int = 16
     learning_rate: float = 1e-3
     clip: float = 1.0
-    rounds: int = 10  # parts of the training, after each of which everything is saved
+    rounds: int = 10  # number of rounds; network and optimiser are saved after each round
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,9 +59,9 @@ class EndToEndSettings(RateSettings):
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Training or validation images of a network."""
+    """Training or validation images of a network; images are in units of the problem's scale."""
 
-    first: ImageStore  # (images, 1, height, width): the first image
+    first: ImageStore  # (images, 1, height, width): first images, which are inputs of the network
     data: ImageStore  # (images, *range_shape)
     truth: ImageStore  # (images, 1, height, width)
 
@@ -76,12 +77,12 @@ class NetworkTraining:
     seed: int
     saved: tuple[Mapping[str, Tensor], Record] | None = None  # tensors and record of the last save of an earlier run
     save: Callable[[Tensors, Record], None] = no_callback  # (tensors, record): called after every round
-    report: Callable[[Record], None] = no_callback  # a line of metrics
+    report: Callable[[Record], None] = no_callback  # (metrics): called after every epoch and every failure
     processes: ProcessGroup = ALONE
 
 
 def train_network(
-    network: nn.Module,  # (first image, data) -> image; `clipped` sets negative values to 0
+    network: nn.Module,  # (first image, data) -> image; its method `clipped` gives this image without negative values
     training: Examples,
     validation: Examples,
     job: NetworkTraining,
@@ -90,7 +91,7 @@ def train_network(
     settings, processes = job.settings, job.processes
     device = training.truth.device
     batch = min(settings.batch, len(training))
-    per_epoch = len(training) // batch
+    steps_per_epoch = len(training) // batch
     network.to(device)
     channels_last(network)
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
@@ -101,22 +102,23 @@ def train_network(
         restore(network, optimiser, job.saved[0])
     step = NetworkStep(network, optimiser, training, batch, settings, processes)
     rounds = min(settings.rounds, settings.epochs)
-    ends = [round(number * settings.epochs / rounds) for number in range(rounds + 1)]
-    first = ends[record["rounds"]]
-    rates = itertools.islice(schedule(settings, settings.epochs * per_epoch), first * per_epoch, None)
-    with progress("training", settings.epochs - first) as advance, libraries(settings.precision):
+    # The first epoch of every round; the last value is the end of the training.
+    bounds = [round(number * settings.epochs / rounds) for number in range(rounds + 1)]
+    done = bounds[record["rounds"]]  # epochs of earlier runs
+    rates = itertools.islice(schedule(settings, settings.epochs * steps_per_epoch), done * steps_per_epoch, None)
+    with progress("training", settings.epochs - done) as advance, cudnn_options(settings.precision):
         for number in range(record["rounds"], rounds):
             start = time.perf_counter()
-            for epoch in range(ends[number], ends[number + 1]):
-                orders = torch.Generator().manual_seed(derived_seed(job.seed, "orders", epoch))
-                order = torch.randperm(len(training), generator=orders).to(device)
+            for epoch in range(bounds[number], bounds[number + 1]):
+                generator = torch.Generator().manual_seed(derived_seed(job.seed, "orders", epoch))
+                order = torch.randperm(len(training), generator=generator).to(device)
                 line = {"block": number + 1, "epoch": epoch + 1}
                 try:
-                    parts = order[: per_epoch * batch].split(batch)
-                    loss, rate = run_epoch(epoch, parts, step.load, rates, processes)
+                    index_batches = order[: steps_per_epoch * batch].split(batch)
+                    loss, rate = run_epoch(epoch, index_batches, step.load, rates, processes)
                 except Failure as failure:
                     job.report({**line, "failed": str(failure)})
-                    raise Failure(f"{failure}; what was saved before is in the folder") from None
+                    raise Failure(f"{failure}; the completed rounds are saved in the folder") from None
                 score = validation_psnr(network, validation, batch)
                 job.report({**line, "loss": loss, "validation_psnr": score, "learning_rate": rate})
                 advance(1, f"loss {loss:.4g}, validation {score:.2f} dB")
@@ -135,7 +137,7 @@ class NetworkStep:
         network: nn.Module,
         optimiser: Adam,
         examples: Examples,
-        batch: int,
+        batch: int,  # number of images of a batch, in all processes together
         settings: EndToEndSettings,
         processes: ProcessGroup,
     ):
@@ -145,7 +147,7 @@ class NetworkStep:
         self.clip = settings.clip
         device = examples.truth.device
         self.mixed = precision_on(device, settings.precision) == "bf16"
-        self.processes, self.part = processes, processes.part(batch)
+        self.processes, self.batch_slice = processes, processes.part(batch)
         count = batch // processes.size
         self.first, self.data, self.truth = (
             torch.empty((count, *store.shape[1:]), dtype=store.dtype, device=device)
@@ -154,15 +156,15 @@ class NetworkStep:
         self.compute = Captured(self._compute, device, allowed=processes.size == 1)
 
     def load(self, indices: Tensor) -> "NetworkStep":
-        """Copies the examples of a batch; with several processes, this process's part."""
-        indices = indices[self.part]
+        """Copies the examples with these indices; of several processes, each copies only its part of the batch."""
+        indices = indices[self.batch_slice]
         copy_images(self.examples.first, indices, self.first)
         copy_images(self.examples.data, indices, self.data)
         copy_images(self.examples.truth, indices, self.truth)
         return self
 
     def run(self, rate: float) -> Tensor:
-        """Updates at that learning rate; the mean squared error before the update."""
+        """Updates the network with this learning rate; gives the mean squared error before the update."""
         self.optimiser.set_rate(rate)
         return self.compute()
 
@@ -181,16 +183,19 @@ class NetworkStep:
 
 @torch.no_grad()
 def validation_psnr(network: nn.Module, validation: Examples, batch: int) -> float:
-    """Mean PSNR of the network's images."""
+    """Mean PSNR of the images of the network, without negative values."""
     pairs = (
-        (network.clipped(validation.first[part], validation.data[part]), validation.truth[part])  # type: ignore[operator]
-        for part in batches(len(validation), batch)
+        (
+            network.clipped(validation.first[batch_slice], validation.data[batch_slice]),  # type: ignore[operator]
+            validation.truth[batch_slice],
+        )
+        for batch_slice in batches(len(validation), batch)
     )
     return mean_psnr(pairs)
 
 
 def optimiser_tensors(optimiser: Adam) -> Tensors:
-    """Adam's memory, named by the index of the parameter."""
+    """The state of Adam as tensors, whose names contain the index of the parameter."""
     tensors: Tensors = {}
     for index, parameter in enumerate(optimiser.parameters):
         for name in STATES:
@@ -199,7 +204,7 @@ def optimiser_tensors(optimiser: Adam) -> Tensors:
 
 
 def restore(network: nn.Module, optimiser: Adam, tensors: Mapping[str, Tensor]) -> None:
-    """Loads what was saved."""
+    """Sets the network and the state of the optimiser to the saved tensors."""
     network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(WORK)})
     for index, parameter in enumerate(optimiser.parameters):
         for name in STATES:

@@ -15,20 +15,20 @@ from bayescade.storage.image_store import copy_images
 from bayescade.training.captured import Captured
 from bayescade.training.loop import run_epoch
 from bayescade.training.losses import Loss
-from bayescade.training.optimiser import Adam, Group, RateSettings, clip_gradients, libraries, schedule
+from bayescade.training.optimiser import Adam, Group, RateSettings, clip_gradients, cudnn_options, schedule
 from bayescade.training.runner import RUNNERS, TrainingRunner
 from bayescade.training.stage import ImageGroup, Stage
 
 
 @dataclasses.dataclass(frozen=True)
 class FitSettings(RateSettings):
-    """How one block is trained; weight decay is for the weights that are not random."""
+    """How one block is trained. Weight decay is applied only to the weights that are not random."""
 
     epochs: int = 10
     batch: int = 16
     learning_rate: float = 5e-3
     clip: float = 5.0
-    runner: str = "auto"  # fused: Triton kernels; plain; auto = fused on a GPU
+    runner: str = "auto"  # fused: Triton kernels; plain: torch layers; auto: fused on a GPU, else plain
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,7 +41,7 @@ OnEpoch = Callable[[int, float, float], None]  # (epoch, mean loss, learning rat
 
 def fit(
     block: Block,
-    stages: Callable[[int], Stage],  # the training set of an epoch
+    stages: Callable[[int], Stage],  # epoch -> the training stage for this epoch
     loss: Loss,
     settings: FitSettings,
     runner: TrainingRunner,
@@ -49,25 +49,28 @@ def fit(
     seed: int,
     on_epoch: OnEpoch = lambda epoch, loss, rate: None,
 ) -> None:
-    """Trains the block; its weights are changed. Every epoch has a new order of images; an incomplete batch is left out."""
+    """Trains the block: its weights are changed.
+
+    Every epoch has a new order of images; an incomplete batch is left out.
+    """
     stage = stages(0)
     device = stage.example.device
-    orders = torch.Generator().manual_seed(derived_seed(seed, "orders"))
-    noises = torch.Generator(device).manual_seed(derived_seed(seed, "noises"))
-    per_epoch = len(stage.shuffled_batches(settings.batch, torch.Generator()))
-    rates = schedule(settings, settings.epochs * per_epoch)
+    order_generator = torch.Generator().manual_seed(derived_seed(seed, "orders"))
+    noise_generator = torch.Generator(device).manual_seed(derived_seed(seed, "noises"))
+    steps_per_epoch = len(stage.shuffled_batches(settings.batch, torch.Generator()))
+    rates = schedule(settings, settings.epochs * steps_per_epoch)
     optimiser = adam(block, settings)
-    steps = [BlockStep(block, loss, optimiser, images, settings, runner) for images in stage.groups]
+    steps = [BlockStep(block, loss, optimiser, group, settings, runner) for group in stage.groups]
 
     def load(batch: tuple[int, Tensor]) -> BlockStep:
-        number, indices = batch
-        steps[number].load(stage.groups[number], indices, noises)
-        return steps[number]
+        group_index, indices = batch
+        steps[group_index].load(stage.groups[group_index], indices, noise_generator)
+        return steps[group_index]
 
-    with libraries(settings.precision):
+    with cudnn_options(settings.precision):
         for epoch in range(settings.epochs):
             stage = stages(epoch) if epoch else stage
-            batches = stage.shuffled_batches(settings.batch, orders)
+            batches = stage.shuffled_batches(settings.batch, order_generator)
             on_epoch(epoch, *run_epoch(epoch, batches, load, rates, runner.processes))
 
 
@@ -103,22 +106,22 @@ class BlockStep:
         self.clip = settings.clip
         batch = min(settings.batch, len(images))
         processes = runner.processes
-        self.part = processes.part(batch)
-        device, pixels = images.state.device, images.truth.shape[1:]
+        self.batch_slice = processes.part(batch)
+        device, image_shape = images.state.device, images.truth.shape[1:]
 
-        def new(images: int, shape: Sequence[int]) -> Tensor:
-            return torch.empty((images, *shape), dtype=dtype, device=device)
+        def new(count: int, shape: Sequence[int]) -> Tensor:
+            return torch.empty((count, *shape), dtype=dtype, device=device)
 
         count, dtype = batch // processes.size, images.state.dtype
         self.state, self.inputs = new(count, images.state.shape[1:]), new(count, images.inputs.shape[1:])
-        self.truth = new(count, pixels)
-        self.all_noise = {layer: new(batch, pixels) for layer in block.layers}
-        self.noise = {layer: noise[self.part] for layer, noise in self.all_noise.items()}
+        self.truth = new(count, image_shape)
+        self.all_noise = {layer: new(batch, image_shape) for layer in block.layers}  # the same in all processes
+        self.noise = {layer: noise[self.batch_slice] for layer, noise in self.all_noise.items()}
         self.compute = Captured(self._compute, device, allowed=processes.size == 1)
 
     def load(self, images: ImageGroup, indices: Tensor, generator: torch.Generator) -> None:
-        """Copies the images of a batch, with fresh noise; with several processes, this process's part."""
-        indices = indices[self.part]
+        """Copies the images with these indices, and samples new noise; a process copies only its part of the batch."""
+        indices = indices[self.batch_slice]
         copy_images(images.state, indices, self.state)
         copy_images(images.inputs, indices, self.inputs)
         copy_images(images.truth, indices, self.truth)
@@ -126,7 +129,7 @@ class BlockStep:
             noise.normal_(generator=generator)
 
     def run(self, rate: float) -> Tensor:
-        """Updates at that learning rate; the loss before the update."""
+        """Updates the block with this learning rate; gives the loss before the update."""
         self.optimiser.set_rate(rate)
         return self.compute()
 

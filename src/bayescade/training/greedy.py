@@ -1,7 +1,7 @@
 """Greedy training of a cascade (algorithm 1 of the paper): block by block, each on the output of the blocks before it.
 
-Everything depends on the settings, the seed and the stages only: a run that was interrupted gives the same blocks when it is
-resumed after the last saved block.
+The result depends only on the settings, the seed and the stages: a run that was interrupted gives the same blocks when
+it is resumed after the last saved block.
 """
 
 import dataclasses
@@ -26,9 +26,9 @@ from bayescade.training.runner import TrainingRunner, training_runner
 from bayescade.training.stage import SAMPLINGS, Stage, next_stage, next_states
 from bayescade.training.start import STARTS, start_block
 
-RATE_FACTOR = 4  # learning rate of an attempt over that of the next
-MOST_RATE_CUTS = 3  # most times that the first learning rate of a block is lowered
-LEAST_GAIN = 0.05  # dB on the validation images: a block that gains less has failed
+RATE_FACTOR = 4  # ratio of the learning rate of an attempt to that of the next attempt
+MOST_RATE_CUTS = 3  # how many times, at most, the learning rate is lowered before the first attempt at a block
+LEAST_GAIN = 0.05  # dB: a block gains nothing if it raises the mean PSNR of the validation images by at most this
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,16 +36,20 @@ class GreedySettings:
     """How a cascade is trained."""
 
     blocks: int = 10  # K
-    loss: str = "side-by-side"  # or elbo (the paper), elbo-as-released (its authors' code)
+    loss: str = "side-by-side"  # or elbo (the paper), or elbo-as-released (the code of the paper's authors)
     temperature: float = 1.0  # weight of the KL; the posterior counts every pixel as 1 / temperature observations
-    # The posterior in closed form after training: none, std (standard deviations), full (the mean of the image's layer too).
+    # What is set to the posterior in closed form after training. none: nothing; std: the standard deviations of the
+    # random weights; full: also the mean weights of the image's last layer.
     refit: str = "std"
-    sampling: str = "weights"  # noise of the images that the next block sees: mean, activations, weights
-    resample: int = 3  # epochs between new samples of the noise of the block before; 0 = one sample for all epochs
-    # Where a block starts: revived (from the block before, with new weights for dead features), warm (from the block before),
-    # or fresh (the paper: new weights, no scales).
+    # What is sampled in a block to compute the input images of the next block. mean: nothing; activations: noise in
+    # every pixel; weights: one sample of the weights.
+    sampling: str = "weights"
+    resample: int = 3  # number of epochs after which the previous block is sampled again; 0: it is sampled only once
+    # Initial weights of a block. revived: those of the previous block, but new weights for dead features; warm: those
+    # of the previous block; fresh: new weights, and all scales are 1 (the paper).
     start: str = "revived"
-    restarts: int = 1  # further attempts, at a lower rate, if a block gains nothing on the validation images
+    # Number of further attempts, at lower learning rates, if a block gains nothing on the validation images.
+    restarts: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.blocks <= 1000:
@@ -62,7 +66,7 @@ class GreedySettings:
 
 
 Record = dict[str, Any]  # JSON values: scores and warnings of a block
-Make = Callable[[torch.Generator], Block]  # a block with fresh weights
+Make = Callable[[torch.Generator], Block]  # makes a block with new weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,23 +77,23 @@ class Training:
     settings: GreedySettings
     fitting: FitSettings
     seed: int
-    report: Callable[[Record], None] = no_callback  # a line of metrics
+    report: Callable[[Record], None] = no_callback  # (metrics): called after every epoch and every failure
     save: Callable[[int, Block, Record], None] = no_callback  # (index, block, record): called after every block
-    end: Callable[[Record], None] = no_callback  # (record): called when the cascade ends before its last block
+    end: Callable[[Record], None] = no_callback  # (record): called if training stops early, as a block gained nothing
     processes: ProcessGroup = ALONE
 
     def runner(self, stage: Stage) -> TrainingRunner:
-        """How blocks are computed."""
+        """How blocks are computed during training on this stage."""
         return training_runner(self.fitting.runner, self.fitting.precision, stage.example, self.processes)
 
     def after(self, block: Block, index: int, stage: Stage, epoch: int = 0) -> Stage:
-        """The training stage after block `index`, with the noise of an epoch."""
+        """The training stage after block `index`, with noise that is sampled for this epoch."""
         seed = derived_seed(self.seed, "advance", index, epoch)
         runner = self.runner(stage)
         return next_stage(block, stage, self.settings.sampling, runner, seed=seed, batch=self.fitting.batch)
 
     def validation_after(self, block: Block, stage: Stage) -> Stage:
-        """The validation stage after a block: mean weights."""
+        """The validation stage after a block with mean weights."""
         return next_stage(block, stage, "mean", self.runner(stage), batch=self.fitting.batch)
 
 
@@ -99,10 +103,10 @@ class Task:
 
     index: int  # of the block, from 0
     previous: Block | None
-    before: Stage | None  # the input of the previous block; None where its noise is not sampled again
+    before: Stage | None  # the input of the previous block; None if the previous block is not sampled again
     inputs: Stage  # the input of this block
-    validation: Stage
-    slower: int  # how often the learning rate was lowered before this block
+    validation: Stage  # the validation images before this block
+    slower: int  # how many times the learning rate was lowered before this block
 
     @property
     def name(self) -> str:
@@ -112,7 +116,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A trained block and its record; the block is None where no attempt gained anything."""
+    """A trained block and its record; the block is None if all attempts gained nothing."""
 
     block: Block | None
     record: Record
@@ -123,9 +127,9 @@ def train_cascade(
     train: Stage,
     validation: Stage,
     done: Sequence[Block] = (),  # blocks that an earlier run has saved
-    slower: int = 0,  # `slower` in the record of the last of them
+    slower: int = 0,  # the value of `slower` in the record of the last of these blocks
 ) -> list[Block]:
-    """The blocks; fewer than requested where all attempts at one gained nothing."""
+    """The trained blocks; fewer than requested if all attempts at one block gained nothing."""
     blocks = list(done)
     before, inputs = None, train
     for index, block in enumerate(blocks):
@@ -150,9 +154,9 @@ def train_cascade(
 
 
 def train_block(training: Training, task: Task, advance: Advance) -> Trained:
-    """One block, with further attempts where it gains nothing on the validation images or its loss is not a number.
+    """Trains one block; tries again if it gains nothing on the validation images, or if its loss is not a number.
 
-    Without further attempts (the paper) the block is used in any case.
+    If the setting `restarts` is 0 (the paper), the block is used even if it gains nothing.
     """
     start = time.perf_counter()
     restarts, fitting = training.settings.restarts, training.fitting
@@ -170,41 +174,42 @@ def train_block(training: Training, task: Task, advance: Advance) -> Trained:
             break
     if not attempts:
         raise Failure(
-            f"{task.name}, {failures[-1]}; the blocks before it are saved. Try a smaller learning rate in another folder: "
-            f"--set fit.learning_rate={fitting.learning_rate / 10:g}"
+            f"{task.name}, {failures[-1]}; the blocks before it are saved. Try a smaller learning rate in another "
+            f"folder: --set fit.learning_rate={fitting.learning_rate / 10:g}"
         )
     best = max(attempts, key=lambda trained: trained.record["validation_psnr"])
-    gain, number = best.record["validation_psnr"] - baseline, len(attempts) + len(failures)
+    gain, tries = best.record["validation_psnr"] - baseline, len(attempts) + len(failures)
     seconds = time.perf_counter() - start
     if gain <= LEAST_GAIN and restarts:
-        message = f"{task.name} gained nothing on the validation images in {number} tries; the cascade ends before it"
-        return Trained(None, {"block": task.index + 1, "tries": number, "seconds": seconds, "warnings": [message]})
+        message = f"{task.name} gained nothing on the validation images in {tries} tries; the cascade ends before it"
+        return Trained(None, {"block": task.index + 1, "tries": tries, "seconds": seconds, "warnings": [message]})
     warnings = [f"{task.name}: {message}" for message in best.record["warnings"]]
-    if number > 1:
-        warnings.append(f"{task.name}: needed {number} tries to gain on the validation images")
+    if tries > 1:
+        warnings.append(f"{task.name}: needed {tries} tries to gain on the validation images")
     elif gain <= LEAST_GAIN:
         warnings.append(f"{task.name}: gained {gain:.2f} dB on the validation images")
-    return Trained(best.block, {**best.record, "warnings": warnings, "gain": gain, "tries": number, "seconds": seconds})
+    return Trained(best.block, {**best.record, "warnings": warnings, "gain": gain, "tries": tries, "seconds": seconds})
 
 
 def try_block(training: Training, task: Task, attempt: int, advance: Advance) -> Trained:
-    """One attempt at a block, at a lower learning rate than the attempt before."""
+    """One attempt at a block. Every attempt has a lower learning rate than the attempt before it."""
     settings, processes, seed = training.settings, training.processes, training.seed
     stage, runner = task.inputs, training.runner(task.inputs)
     device, batch = stage.example.device, training.fitting.batch
     fitting = slowed(training.fitting, task.slower + attempt)
     block = training.make(torch.Generator().manual_seed(derived_seed(seed, "weights", task.index, attempt))).to(device)
     start_block(block, task.previous, stage, settings.start)
-    started = median_log_std(block)
+    start_log_stds = median_log_std(block)
     channels_last(block)
 
     def stages(epoch: int) -> Stage:
-        """The training set of an epoch: the noise of the block before is sampled again every few epochs."""
+        """The training stage for an epoch: the previous block is sampled again every `resample` epochs."""
         if task.before is None or task.previous is None or not epoch or epoch % settings.resample:
             return stage
         return training.after(task.previous, task.index - 1, task.before, epoch)
 
     def score() -> float:
+        """Mean PSNR of the validation images after the block."""
         states = next_states(block, task.validation, "mean", runner, batch=batch)
         return task.validation.with_states(states).psnr()
 
@@ -221,16 +226,16 @@ def try_block(training: Training, task: Task, attempt: int, advance: Advance) ->
         loss = loss_of(settings.loss, len(stage), settings.temperature, processes)
         run_seed = derived_seed(seed, "fit", task.index, attempt, 0)
         fit(block, stages, loss, fitting, runner, seed=run_seed, on_epoch=on_epoch)
-    trained = median_log_std(block)
+    trained_log_stds = median_log_std(block)
     if settings.refit != "none":
         refit(block, stage, settings.temperature, settings.refit == "full", runner)
-    record = describe(block, task.validation, batch, (started, trained), settings.refit != "none")
+    record = describe(block, task.validation, batch, (start_log_stds, trained_log_stds), settings.refit != "none")
     record |= {"validation_psnr": processes.agree(score(), device), "slower": task.slower + attempt}
     return Trained(block, record)
 
 
 def slowed(fitting: FitSettings, times: int) -> FitSettings:
-    """The settings with the learning rate lowered so many times."""
+    """The settings with the learning rate divided by RATE_FACTOR**times."""
     rate = fitting.learning_rate / RATE_FACTOR**times
     final = min(fitting.final_learning_rate, rate)
     return dataclasses.replace(fitting, learning_rate=rate, final_learning_rate=final)

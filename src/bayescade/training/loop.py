@@ -1,4 +1,4 @@
-"""The loop that all trainings share: an epoch is a sequence of batches, with one step for each."""
+"""The loop that all trainings share: an epoch is a sequence of batches, with one step for each batch."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -17,20 +17,20 @@ def no_callback(*_: Any) -> None:
 
 
 class Step(Protocol):
-    """One update of the parameters, by a batch that is loaded."""
+    """One update of the parameters, from the batch that was loaded."""
 
     def run(self, rate: float) -> Tensor:
-        """Updates at that learning rate; the loss before the update."""
+        """Updates the parameters with this learning rate; gives the loss before the update."""
 
 
 def run_epoch(
-    epoch: int,
+    epoch: int,  # counted from 0, for messages
     batches: Sequence[Batch],
-    load: Callable[[Batch], Step],  # loads a batch
-    rates: Iterator[float],
+    load: Callable[[Batch], Step],  # loads a batch and gives the step for it
+    rates: Iterator[float],  # learning rate of each step
     processes: ProcessGroup,
 ) -> tuple[float, float]:
-    """The mean loss of an epoch, and its last learning rate; raises where the loss is not a number."""
+    """Runs one epoch; gives its mean loss and its last learning rate. Raises `Failure` if the loss is not finite."""
     total, rate = None, 0.0
     for batch in batches:
         rate = next(rates)

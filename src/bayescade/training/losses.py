@@ -1,8 +1,10 @@
-"""Losses of a block. Only `elbo` is an ELBO; after the others the posterior must be refitted under the likelihood.
+"""Losses of a block. Only `elbo` is an ELBO; after training with another loss the posterior must be refitted.
 
-The likelihood counts every pixel once, so the KL has weight batch / images in the sum over a batch. A mean over pixels divides
-both by the pixels of the batch. `temperature` multiplies the KL: above 1 the likelihood counts less. With several processes
-each has a part of the batch, and the mean of their gradients is that of the whole batch.
+The likelihood counts every pixel once. So in a sum over the pixels of a batch the KL has the weight batch / images: the
+number of images of the batch, divided by that of the training set. In a mean over pixels, likelihood and KL are divided
+by the number of pixels of the batch. `temperature` multiplies the KL: above 1 the likelihood counts less. With several
+processes, each process computes the loss of its part of the batch; the mean of the gradients over the processes is the
+gradient for the whole batch.
 """
 
 from collections.abc import Callable
@@ -15,26 +17,26 @@ from bayescade.training.distributed import ALONE, ProcessGroup
 
 Loss = Callable[[Gaussian, Tensor, Tensor], Tensor]  # (prediction, truth, KL) -> a number
 
-LEAST_SHARE = 1e-3  # of the mean squared error of a batch: bounds the weight of an image with a tiny error
+LEAST_SHARE = 1e-3  # fraction of the mean squared error of a batch; limits the weight of an image with a tiny error
 LEAST = 1e-20  # mean squared error that counts as zero
 LOSSES = ("side-by-side", "elbo", "elbo-as-released")
 
 
 def loss_of(name: str, images: int, temperature: float, processes: ProcessGroup) -> Loss:
-    """The loss of that name, for a training set of so many images."""
+    """The loss with this name, for a training set with `images` images."""
     losses = {"side-by-side": side_by_side, "elbo": elbo, "elbo-as-released": elbo_as_released}
     return losses[name](images, temperature, processes)
 
 
 def nll(prediction: Gaussian, truth: Tensor) -> Tensor:
-    """-log p per pixel without log(2 pi) / 2: (log v + (x - m)^2 / v) / 2; v = 1 where there is no variance."""
+    """-log p per pixel without log(2 pi) / 2: (log v + (x - m)^2 / v) / 2; v = 1 without variance."""
     if prediction.variance is None:
         return (truth - prediction.mean) ** 2 / 2
     return (torch.log(prediction.variance) + (truth - prediction.mean) ** 2 / prediction.variance) / 2
 
 
 def elbo(images: int, temperature: float = 1.0, processes: ProcessGroup = ALONE) -> Loss:
-    """The paper's loss (equation 5) on a batch: the NLL summed over its pixels, plus batch / images times the KL."""
+    """The paper's loss (equation 5) on a batch: the sum of the NLL over pixels, plus batch / images times the KL."""
 
     def loss(prediction: Gaussian, truth: Tensor, kl: Tensor) -> Tensor:
         return processes.size * (nll(prediction, truth).sum() + temperature * len(truth) / images * kl)
@@ -43,9 +45,10 @@ def elbo(images: int, temperature: float = 1.0, processes: ProcessGroup = ALONE)
 
 
 def elbo_as_released(images: int, temperature: float = 1.0, processes: ProcessGroup = ALONE) -> Loss:
-    """The paper's loss, but the log of a variance shared by all pixels is counted once per image, as in the authors' code.
+    """The loss of the authors' code: like `elbo`, except for a variance that all pixels share.
 
-    Then the fitted standard deviation is sqrt(pixels) times too large. A variance per pixel is counted correctly.
+    The log of such a variance is counted once per image, not once per pixel. So the fitted standard deviation is
+    sqrt(pixels) times too large. If every pixel has a variance, the loss is equal to `elbo`.
     """
 
     def loss(prediction: Gaussian, truth: Tensor, kl: Tensor) -> Tensor:
@@ -53,36 +56,37 @@ def elbo_as_released(images: int, temperature: float = 1.0, processes: ProcessGr
         if variance is None or variance.shape[-1] != 1:
             return elbo(images, temperature, processes)(prediction, truth, kl)
         squares = ((truth - prediction.mean) ** 2 / variance).sum()
-        likelihood = (squares + len(truth) * torch.log(variance).sum()) / 2
-        return processes.size * (likelihood + temperature * len(truth) / images * kl)
+        nll_sum = (squares + len(truth) * torch.log(variance).sum()) / 2
+        return processes.size * (nll_sum + temperature * len(truth) / images * kl)
 
     return loss
 
 
 def side_by_side(images: int, temperature: float = 1.0, processes: ProcessGroup = ALONE) -> Loss:
-    """Two losses with separate parameters: the image error for the image, the likelihood of the residual for the variance.
+    """The sum of two losses: `image_error` trains the image, the NLL of its residual trains the variance.
 
-    `image_error`, plus the NLL with the image detached, plus the KL per pixel. A variance that is too small is penalised as in
-    the NLL, and the variance does not weight the errors of the image.
+    `image_error`, plus the mean NLL with the image detached, plus the KL divided by the pixels of the training set. A
+    variance that is too small is penalised as in the NLL, and the variance does not weight the errors of the image.
     """
 
     def loss(prediction: Gaussian, truth: Tensor, kl: Tensor) -> Tensor:
-        image = image_error(prediction.mean, truth, processes)
+        error = image_error(prediction.mean, truth, processes)
         if prediction.variance is None:
-            return image
-        fixed = Gaussian(prediction.mean.detach(), prediction.variance)
-        return image + nll(fixed, truth).mean() + temperature * kl / (images * truth[0].numel())
+            return error
+        detached = Gaussian(prediction.mean.detach(), prediction.variance)
+        return error + nll(detached, truth).mean() + temperature * kl / (images * truth[0].numel())
 
     return loss
 
 
 def image_error(image: Tensor, truth: Tensor, processes: ProcessGroup = ALONE) -> Tensor:
-    """The sum over images of the log of the squared error, up to a constant: it falls as the mean PSNR rises.
+    """A loss that raises the mean PSNR: its gradient is nearly that of mean_i log(e_i) / 2, e_i the error of image i.
 
-    Half the squared error of each image over its detached value. The value is constant; only the gradient matters, and it does
-    not depend on the scale. With plain least squares one bad image would outweigh a hundred good ones.
+    e_i is the mean squared error. The loss is the mean of e_i / detached(e_i) / 2. Its value is constant; only its
+    gradient matters. The gradient does not change if all e_i are multiplied by one number. With plain least squares one
+    bad image would outweigh a hundred good images.
     """
-    squares = ((truth - image) ** 2).flatten(1).mean(1)
-    detached = squares.detach()
-    squares = squares / (detached + LEAST_SHARE * processes.mean(detached.mean()) + LEAST)
-    return squares.mean() / (2 * processes.mean(squares.detach().mean()).clamp_min(LEAST))
+    errors = ((truth - image) ** 2).flatten(1).mean(1)
+    detached = errors.detach()
+    ratios = errors / (detached + LEAST_SHARE * processes.mean(detached.mean()) + LEAST)
+    return ratios.mean() / (2 * processes.mean(ratios.detach().mean()).clamp_min(LEAST))

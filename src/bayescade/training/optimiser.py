@@ -1,6 +1,7 @@
 """What all trainings share: length, learning rates, precision, and Adam (Kingma and Ba, 2015).
 
-This calls torch's Adam kernel directly: torch's optimiser imports a compiler, which takes as long as training a small block.
+`Adam` calls torch's Adam kernel directly: torch's optimiser imports torch's compiler, which takes as long as training a
+small block.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from bayescade.errors import UserError
 
 PRECISIONS = ("auto", "bf16", "tf32", "float32")
-MOST = 1_000_000
+MOST = 1_000_000  # largest value of a setting that is a count
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 
@@ -27,11 +28,11 @@ class RateSettings:
     epochs: int
     batch: int
     learning_rate: float
-    final_learning_rate: float = 1e-5  # at the end of the cosine
-    warm_up: float = 0.05  # share of the steps in which the rate rises
+    final_learning_rate: float = 1e-5  # at the end of the cosine decay
+    warm_up: float = 0.05  # fraction of the steps, at the start, in which the learning rate rises
     weight_decay: float = 0.0
-    clip: float = 0.0  # limit of the norm of the gradient; 0 = no limit
-    precision: str = "auto"  # bf16 (mixed), tf32 or float32; auto is bf16 on a GPU and float32 elsewhere
+    clip: float = 0.0  # limit of the norm of the gradient; 0 means no limit
+    precision: str = "auto"  # bf16 (mixed precision), tf32 or float32; auto: bf16 on a GPU, else float32
 
     def __post_init__(self) -> None:
         check_whole(self, "epochs", "batch")
@@ -46,45 +47,45 @@ class RateSettings:
 
 
 def check_whole(settings: object, *names: str, most: int = MOST) -> None:
-    """Raises unless the settings of these names are counts."""
+    """Raises `UserError` unless each of the named settings is from 1 to `most`."""
     for name in names:
         if not 1 <= getattr(settings, name) <= most:
             raise UserError(f"setting {name}: expected a whole number from 1 to {most}, got {getattr(settings, name)}")
 
 
 def check_positive(settings: RateSettings, *names: str) -> None:
-    """Raises unless the settings of these names are positive."""
+    """Raises `UserError` unless each of the named settings is positive."""
     for name in names:
         if not 0 < getattr(settings, name) < 1e30:
             raise UserError(f"setting {name}: expected a positive number, got {getattr(settings, name)}")
 
 
 def schedule(settings: RateSettings, steps: int) -> Iterator[float]:
-    """The learning rate of every step: a linear rise, then a cosine to the final rate."""
+    """The learning rate of every step: a linear rise, then a cosine decay to the final learning rate."""
     rate, final = settings.learning_rate, settings.final_learning_rate
-    rise = math.ceil(settings.warm_up * steps)
+    rise_steps = math.ceil(settings.warm_up * steps)
     for step in range(steps):
-        done = (step - rise) / max(steps - rise, 1)
-        cosine = (1 + math.cos(math.pi * max(done, 0.0))) / 2
-        fall = final + (rate - final) * cosine
-        yield fall * (step + 1) / rise if step < rise else fall
+        fraction = (step - rise_steps) / max(steps - rise_steps, 1)
+        cosine = (1 + math.cos(math.pi * max(fraction, 0.0))) / 2
+        decayed = final + (rate - final) * cosine
+        yield decayed * (step + 1) / rise_steps if step < rise_steps else decayed
 
 
 def clip_gradients(gradients: list[Tensor], limit: float) -> None:
-    """Scales gradients, in their memory, so that their norm is at most the limit; 0 = no limit."""
+    """Overwrites the gradients by scaled gradients whose total norm is at most the limit; 0 means no limit."""
     if limit:
         factor = (limit / torch.nn.utils.get_total_norm(gradients).clamp_min(1e-30)).clamp_max(1.0)
         torch._foreach_mul_(gradients, factor)
 
 
 def precision_on(device: torch.device, precision: str) -> str:
-    """What `auto` means on a device."""
+    """The precision to use on this device: `auto` becomes bf16 on a GPU, else float32."""
     return precision if precision != "auto" else ("bf16" if device.type == "cuda" else "float32")
 
 
 @contextlib.contextmanager
-def libraries(precision: str) -> Iterator[None]:
-    """Lets cuDNN choose the fastest convolutions of a precision during a training."""
+def cudnn_options(precision: str) -> Iterator[None]:
+    """In this context cuDNN measures which convolutions are fastest, and may use TF32 unless precision is float32."""
     before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, precision != "float32"
     try:
@@ -103,11 +104,11 @@ class Group:
 
 @dataclasses.dataclass
 class Memory:
-    """Adam's state of a parameter: running means of its gradient and its square."""
+    """The state of Adam for one parameter: running means of the gradient and of the squared gradient."""
 
     exp_avg: Tensor
     exp_avg_sq: Tensor
-    step: Tensor  # (): how many updates there were
+    step: Tensor  # (): number of updates so far
 
     @classmethod
     def fresh(cls, parameter: nn.Parameter) -> "Memory":
@@ -134,7 +135,7 @@ class Adam:
         return [parameter for group in self.groups for parameter in group.parameters]
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate of the next steps."""
+        """Sets the learning rate of the next steps."""
         for tensor in self.rates:
             tensor.fill_(rate)
 
@@ -159,7 +160,8 @@ class Adam:
             for parameter, gradient, memory in zip(parameters, gradients, memories, strict=True):
                 alike = layout(parameter) == layout(gradient) == layout(memory.exp_avg) == layout(memory.exp_avg_sq)
                 assert alike, (
-                    "a parameter, its gradient and its state have different memory layouts: the kernel would mix them up"
+                    "a parameter, its gradient and its state have different memory layouts: the kernel would combine "
+                    "wrong elements"
                 )
             steps = [memory.step for memory in memories]
             torch._foreach_add_(steps, 1)
@@ -186,5 +188,5 @@ def layout(tensor: Tensor) -> list[tuple[int, int]]:
 
 
 def rate_on(device: torch.device) -> Tensor:
-    """A tensor for a learning rate, (), in the type that the kernel of the device reads."""
+    """A tensor for a learning rate, (), in the type that the Adam kernel on this device reads."""
     return torch.zeros((), device=device, dtype=torch.float64 if device.type == "cpu" else torch.float32)

@@ -1,4 +1,4 @@
-"""How blocks are computed in a training: decided once, by the settings and the device."""
+"""How blocks are computed in a training. It is decided once, from the settings and the device."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -21,31 +21,37 @@ Predict = Callable[[Block, State, Tensor, Mapping[LastConv, Tensor], torch.dtype
 
 @dataclasses.dataclass(frozen=True)
 class TrainingRunner:
-    """Plain layers or fused kernels, for steps with gradients and for passes without."""
+    """Plain layers or fused kernels, for training steps and for passes without gradients."""
 
     fused: bool
-    step_type: torch.dtype  # of features in a step
-    pass_type: torch.dtype  # of features in a pass without gradients, by the fused kernels
+    step_type: torch.dtype  # of the features in a training step
+    pass_type: torch.dtype  # of the features in a pass without gradients, if the fused kernels are used
     processes: ProcessGroup = ALONE
 
     @property
     def predict(self) -> Predict:
-        """A block's prediction, differentiable in its parameters."""
+        """The function that computes the prediction of a block, differentiable in the parameters of the block."""
         return fused_prediction if self.fused else plain_prediction
 
     def block_runner(self, block: Block, sampling: str = "mean") -> PlainRunner | FusedRunner:
-        """A runner of the block with its present weights, for passes without gradients."""
+        """A runner of the block with its present weights, for passes without gradients.
+
+        It is the plain runner if `sampling` is activations, which the fused runner cannot sample.
+        """
         fused = self.fused and sampling != "activations"
         return FusedRunner(block, self.pass_type) if fused else PlainRunner(block)
 
 
 def training_runner(
-    requested: str,  # one of RUNNERS; auto = fused on a GPU
-    precision: str,  # of `RateSettings`
-    like: Tensor,  # images of the training
+    requested: str,  # one of RUNNERS; auto: fused on a GPU, else plain
+    precision: str,  # as in `RateSettings`
+    like: Tensor,  # an image of the training, from which device and type are read
     processes: ProcessGroup = ALONE,
 ) -> TrainingRunner:
-    """The runner of a training. Passes without gradients use float16 instead of bfloat16: it has more digits."""
+    """The runner of a training.
+
+    With bf16 on a GPU, passes without gradients use float16 instead of bfloat16: float16 has more digits.
+    """
     mixed = precision_on(like.device, precision) == "bf16"
     passes = torch.float16 if mixed and like.device.type == "cuda" else like.dtype
     steps = torch.bfloat16 if mixed else like.dtype

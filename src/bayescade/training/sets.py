@@ -10,7 +10,7 @@ Pair = tuple[ImageStore, ImageStore]  # data (images, *range_shape) and truths (
 
 @dataclasses.dataclass(frozen=True)
 class TrainingData:
-    """Data and truths of one problem."""
+    """Data and truths of one problem, for training and for validation."""
 
     problem: InverseProblem
     training: Pair

@@ -1,4 +1,4 @@
-"""Metrics for TensorBoard, with the extra `track`; no other file imports it."""
+"""Metrics for TensorBoard, which `bayescade[track]` installs; no other file imports TensorBoard."""
 
 import contextlib
 import importlib.util
@@ -12,14 +12,14 @@ Track = Callable[[dict[str, Any]], None]
 
 
 def check_tracker(wanted: bool) -> None:
-    """Raises when metrics are wanted for TensorBoard and it is not installed."""
+    """Raises `UserError` if metrics are wanted for TensorBoard, but TensorBoard is not installed."""
     if wanted and importlib.util.find_spec("tensorboard") is None:
-        raise UserError("--tensorboard: the extra is not installed; type: pip install 'bayescade[track]'")
+        raise UserError("--tensorboard: TensorBoard is not installed; type: pip install 'bayescade[track]'")
 
 
 @contextlib.contextmanager
 def tracker(folder: Path | None) -> Iterator[Track]:
-    """A function that writes a line of metrics; without a folder it does nothing."""
+    """Gives a function that writes metrics into the folder; without a folder the function does nothing."""
     if folder is None:
         yield lambda line: None
         return

@@ -1,6 +1,6 @@
-"""Scores of a predictive Gaussian in every pixel, where the truth is known; one number per image.
+"""Scores of predictive Gaussians, one Gaussian per pixel, if the truth is known. A score is one number per image.
 
-e is the error, s the predictive standard deviation, of every pixel of an image.
+e is the error of a pixel, s its predictive standard deviation; p and F are the density and distribution function of N(0, 1).
 """
 
 import math
@@ -8,11 +8,11 @@ import math
 import torch
 from torch import Tensor
 
-LEVELS = (0.5, 0.68, 0.9, 0.95)
-WIDTH_LEVEL = 0.9
-BINS = 10  # of ence
-CURVE = 100  # points of curves
-EDGE = 0.01  # smallest difference of neighbouring true values at an edge
+LEVELS = (0.5, 0.68, 0.9, 0.95)  # of the central intervals of `coverage`
+WIDTH_LEVEL = 0.9  # level of the central interval for `width` and `coverage_by_stratum`
+BINS = 10  # number of bins of `ence`
+CURVE = 100  # number of points of a curve
+EDGE = 0.01  # smallest difference between the true values of neighbouring pixels at an edge
 
 
 def uncertainty_scores(
@@ -20,7 +20,7 @@ def uncertainty_scores(
     variance: Tensor,  # (batch, 1, height, width), predictive
     truth: Tensor,  # (batch, 1, height, width)
 ) -> dict[str, list[float]]:
-    """Every score of every image; names of coverages and strata have a colon."""
+    """Every score of every image; the name of a coverage has a colon, e.g. `coverage:0.9`, `coverage_by_stratum:edge`."""
     scores: dict[str, list[float]] = {}
     for x, v, t in zip(image[:, 0].double(), variance[:, 0].double(), truth[:, 0].double(), strict=True):
         error, std = (x - t).flatten(), v.flatten().clamp_min(1e-30).sqrt()
@@ -35,10 +35,10 @@ def uncertainty_scores(
         }
         values |= {f"coverage:{level:g}": coverage(error, std, level) for level in LEVELS}
         edge = edges(t).flatten()
-        for name, inside in (("edge", edge), ("flat", ~edge)):
-            occurs = bool(inside.any())
+        for name, stratum in (("edge", edge), ("flat", ~edge)):
+            occurs = bool(stratum.any())
             values[f"coverage_by_stratum:{name}"] = (
-                coverage(error[inside], std[inside], WIDTH_LEVEL) if occurs else math.nan
+                coverage(error[stratum], std[stratum], WIDTH_LEVEL) if occurs else math.nan
             )
         for name, value in values.items():
             scores.setdefault(name, []).append(value)
@@ -51,7 +51,7 @@ def quantile(level: float) -> float:
 
 
 def nll(error: Tensor, std: Tensor) -> float:
-    """Mean -log N(e; 0, s^2), in nats per pixel."""
+    """Mean of -log N(e; 0, s^2) over the pixels, in nats per pixel."""
     return float((torch.log(std) + (error / std) ** 2 / 2).mean()) + math.log(2 * math.pi) / 2
 
 
@@ -63,52 +63,61 @@ def crps(error: Tensor, std: Tensor) -> float:
 
 
 def coverage(error: Tensor, std: Tensor, level: float) -> float:
-    """Part of the pixels whose truth is in the central interval of that level."""
+    """Fraction of the pixels whose true value is in the central interval of this level."""
     return float((error.abs() <= quantile(level) * std).double().mean())
 
 
 def miscalibration_area(error: Tensor, std: Tensor) -> float:
-    """Area between the coverage of central intervals and their level, over all levels: 0 is calibrated, 1/2 the worst."""
-    reached = torch.erf((error / std).abs() / math.sqrt(2)).sort().values  # the level at which a pixel is just covered
+    """Area between the curve (level, coverage of the central interval) and the diagonal: 0 is calibrated, 1/2 the worst."""
+    needed = torch.erf((error / std).abs() / math.sqrt(2)).sort().values  # smallest level that covers the pixel's truth
     levels = (torch.arange(CURVE, dtype=torch.float64, device=error.device) + 0.5) / CURVE
-    covered = torch.searchsorted(reached, levels, right=True) / len(reached)
+    covered = torch.searchsorted(needed, levels, right=True) / len(needed)
     return float((covered - levels).abs().mean())
 
 
 def ence(error: Tensor, std: Tensor) -> float:
-    """Expected normalised calibration error (Levi et al. 2022): mean of |rms s - rms e| / rms s over bins of s."""
+    """Expected normalised calibration error (Levi et al. 2022): mean over bins of |rms s - rms e| / rms s.
+
+    A bin has pixels with similar s; all bins have about the same number of pixels.
+    """
     order = std.argsort()
-    parts = [
-        (part_std.square().mean().sqrt(), part_error.square().mean().sqrt())
-        for part_std, part_error in zip(std[order].chunk(BINS), error[order].chunk(BINS), strict=True)
+    bins = [
+        (bin_std.square().mean().sqrt(), bin_error.square().mean().sqrt())
+        for bin_std, bin_error in zip(std[order].chunk(BINS), error[order].chunk(BINS), strict=True)
     ]
-    return float(torch.stack([(predicted - actual).abs() / predicted for predicted, actual in parts]).mean())
+    return float(torch.stack([(predicted - actual).abs() / predicted for predicted, actual in bins]).mean())
 
 
 def ause_ratio(error: Tensor, std: Tensor) -> float:
-    """Area under the sparsification error / that of a random order: 0 if s ranks pixels as their errors do, 1 at random.
+    """Area under the sparsification error, divided by this area for a random order of the pixels.
 
-    Pixels are removed in groups, the largest s first; the curve is the root mean square error of the rest.
+    Pixels are removed in groups, those with the largest s first; the curve is the root mean square error (RMSE) of the
+    remaining pixels. The oracle removes pixels with the largest |e| first. The sparsification error is the curve minus the
+    curve of the oracle. The ratio is 0 if s and |e| give the same order, 1 if the order by s is random.
     """
     squares = error.square()
-    oracle = _rest(squares[squares.argsort()])
-    _, group, counts = std.unique(return_inverse=True, return_counts=True)  # sorted; equal s share their mean square
-    tied = torch.zeros(len(counts), dtype=squares.dtype, device=squares.device).scatter_add_(0, group, squares) / counts
-    ours = _rest(tied[group[std.argsort()]])
+    oracle = _remaining_rmse(squares[squares.argsort()])
+    # Pixels with the same s have no order: each gets the mean square of all of them.
+    _, group, counts = std.unique(return_inverse=True, return_counts=True)
+    mean_squares = torch.zeros(len(counts), dtype=squares.dtype, device=squares.device)
+    mean_squares = mean_squares.scatter_add_(0, group, squares) / counts
+    by_std = _remaining_rmse(mean_squares[group[std.argsort()]])
     random = squares.mean().sqrt()
-    most = (random - oracle).sum()
-    return float((ours - oracle).sum() / most) if float(most) > 0 else 0.0
+    random_area = (random - oracle).sum()
+    return float((by_std - oracle).sum() / random_area) if float(random_area) > 0 else 0.0
 
 
-def _rest(squares: Tensor) -> Tensor:
-    """RMSE of the first n pixels, for CURVE values of n from all to few."""
+def _remaining_rmse(
+    squares: Tensor,  # (pixels,) squared errors; the last pixels are removed first
+) -> Tensor:
+    """RMSE of the first n pixels, (CURVE,): n decreases from all pixels to the fraction 1 / CURVE of them."""
     sums = squares.cumsum(0)
     counts = torch.linspace(len(squares), max(1, len(squares) // CURVE), CURVE, device=squares.device).long()
     return (sums[counts - 1] / counts).sqrt()
 
 
 def spearman(a: Tensor, b: Tensor) -> float:
-    """Correlation of the ranks; ties share their mean rank."""
+    """Correlation of the ranks; equal values get the mean of their ranks."""
     ranks = torch.stack([_ranks(a), _ranks(b)])
     deviation = ranks - ranks.mean(1, keepdim=True)
     scale = deviation.square().sum(1).prod().sqrt()
@@ -117,14 +126,14 @@ def spearman(a: Tensor, b: Tensor) -> float:
 
 def _ranks(values: Tensor) -> Tensor:
     _, group, counts = values.unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
+    last = counts.cumsum(0).double()  # the largest rank of each group of equal values
     return (last - (counts - 1) / 2)[group]
 
 
 def edges(
     truth: Tensor,  # (height, width)
 ) -> Tensor:
-    """Pixels whose true value differs from a neighbour's, (height, width) bool."""
+    """Whether a pixel's true value differs from that of a neighbour by more than EDGE, (height, width) bool."""
     edge = torch.zeros_like(truth, dtype=torch.bool)
     down = (truth[1:] - truth[:-1]).abs() > EDGE
     right = (truth[:, 1:] - truth[:, :-1]).abs() > EDGE
