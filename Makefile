@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Tests run on all cores, one thread each.
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo check test clean
+.PHONY: demo check test bench clean
 
 demo: .venv/core
 	$(BIN)/bayescade demo --out demo
@@ -21,6 +21,12 @@ test: .venv/dev
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(PYTEST)
+
+# Speed on this machine's CPU, a quarter of an hour; peers are timed if they are installed.
+bench: .venv/dev
+	$(BIN)/python benchmarks/projectors.py
+	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/inference.py --samples 24
 
 .venv/core: pyproject.toml | .venv/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -e .

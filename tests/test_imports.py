@@ -18,7 +18,7 @@ LEVELS = [
     for level in re.findall(r"^\d+ (.*)$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
-LAZY = {"bayescade.cli", "bayescade.models"}  # commands without torch, models without CT
+LAZY = {"bayescade.cli", "bayescade.models", "bayescade.projectors._kernels"}  # without torch, CT, numba until needed
 FREE = {"bayescade", "bayescade.__version__"}  # the version, from anywhere
 
 
@@ -89,3 +89,11 @@ def test_imports_are_at_the_top_except_in_the_commands() -> None:
 def test_torch_is_not_imported_for_help(statement: str) -> None:
     code = f"import sys; {statement}; print([m for m in ('torch', 'numpy', 'h5py', 'matplotlib') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_every_module_can_be_imported_without_triton() -> None:
+    """The CPU build of torch comes without it."""
+    names = [name for name, _ in modules() if not name.endswith("__main__")]
+    code = f"import sys; sys.modules['triton'] = None; [__import__(name) for name in {names!r}]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -84,7 +84,7 @@ assert result.epistemic.min() >= 0 and result.epistemic.max() > 0
 ratio = float(result.variance.mean() / error)
 assert 0.2 < ratio < 5, ratio
 ct = [name for name in sys.modules if name.startswith(("bayescade.physics.geometry", "bayescade.physics.fbp",
-      "bayescade.physics.fan_fbp", "bayescade.physics.ray_transform", "bayescade.projectors", "bayescade.data"))]
+      "bayescade.physics.redundancy", "bayescade.physics.ray_transform", "bayescade.projectors", "bayescade.data"))]
 assert not ct, ct
 result.save(sys.argv[1] + "/result.h5")
 assert bayescade.Reconstruction.load(sys.argv[1] + "/result.h5").geometry is None

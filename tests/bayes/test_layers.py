@@ -37,7 +37,7 @@ def test_weights_and_activations_have_one_marginal_variance() -> None:
     generator = torch.Generator().manual_seed(1)
     samples = 20_000
     weights = layer.sample_weights(torch.randn((samples, 3, 3, 3), generator=generator).double())
-    by_weights = layer.conv_shared(h, weights).reshape(samples, *h[:, :1].shape)
+    by_weights = layer.conv_shared_input(h, weights).reshape(samples, *h[:, :1].shape)
     noise = torch.randn((samples, *h[:, :1].shape), generator=generator).double()
     by_activations = torch.stack([layer.activations(h, one) for one in noise[:5000]])
     for sampled in (by_weights, by_activations):
@@ -58,7 +58,7 @@ def test_the_mean_over_a_region_tells_weights_from_activations() -> None:
     samples = 20_000
     layer.requires_grad_(False)
     weights = layer.sample_weights(torch.randn((samples, 3, 3, 3), generator=generator).double())
-    by_weights = layer.conv_shared(h, weights).mean((1, 2, 3))
+    by_weights = layer.conv_shared_input(h, weights).mean((1, 2, 3))
     noise = torch.randn((samples, 1, 1, 6, 6), generator=generator).double()
     by_activations = torch.stack([layer.activations(h, one).mean() for one in noise])
     error = 5 * math.sqrt(2 / samples)
@@ -73,10 +73,10 @@ def test_every_sample_has_a_convolution_with_its_weights() -> None:
     expected = torch.cat(
         [conv2d(h[:2], weights[:1], layer.bias, padding=1), conv2d(h[2:], weights[1:], layer.bias, padding=1)]
     )
-    assert torch.allclose(layer.conv_per_sample(h, weights), expected, rtol=1e-12)
-    shared = layer.conv_shared(h[:2], weights)
+    assert torch.allclose(layer.conv_input_per_sample(h, weights), expected, rtol=1e-12)
+    shared = layer.conv_shared_input(h[:2], weights)
     assert torch.allclose(shared[:2], expected[:2], rtol=1e-12)
-    assert torch.allclose(shared, layer.conv_per_sample(h[:2].repeat(2, 1, 1, 1), weights), rtol=1e-12)
+    assert torch.allclose(shared, layer.conv_input_per_sample(h[:2].repeat(2, 1, 1, 1), weights), rtol=1e-12)
 
 
 def test_nothing_is_added_on_the_way_to_a_sample() -> None:

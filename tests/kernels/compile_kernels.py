@@ -13,8 +13,9 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from bayescade.kernels import convolution, frame, last_layer
+from bayescade.kernels import convolution, frame, last_layer, projection
 from bayescade.kernels._triton import Launch
+from bayescade.projectors import _gpu
 
 GRADIENT = last_layer.LAST_LAYER_GRADIENT
 TARGET = GPUTarget("cuda", 90, 32)
@@ -55,6 +56,13 @@ def usage(kernel: Any, launch: Launch, constants: dict[str, Any], kind: str = "*
         else SINGLE
     )
     types = {name: "i32" if name in WHOLE else sums if name in single else kind for name in kernel.arg_names}
+    return compiled_usage(kernel, types, known, {"num_warps": launch.warps, "num_stages": launch.stages})
+
+
+def compiled_usage(
+    kernel: Any, types: dict[str, str], known: dict[str, Any], options: dict[str, int]
+) -> dict[str, int]:
+    """The same of a kernel with arguments of these types, where some are known."""
     types |= dict.fromkeys(known, "constexpr")
     indices = {(kernel.arg_names.index(name),): value for name, value in known.items()}
     aligned = {
@@ -63,7 +71,7 @@ def usage(kernel: Any, launch: Launch, constants: dict[str, Any], kind: str = "*
         if types[name].startswith("*")
     }
     source = ASTSource(fn=kernel, signature=types, constexprs=indices, attrs=aligned)
-    compiled = triton.compile(source, TARGET, {"num_warps": launch.warps, "num_stages": launch.stages})
+    compiled = triton.compile(source, TARGET, options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
@@ -88,11 +96,32 @@ def weights(into: int, out: int, groups: int, kind: str = "*bf16") -> dict[str, 
     return usage(convolution._weight_gradient, launch, sizes, kind)
 
 
+def projected(kernel: Any, tile: Any, names: tuple[str, str], **constants: Any) -> dict[str, int]:
+    """A projection of single-precision images."""
+    known = {names[0]: tile.outer, names[1]: tile.inner, "IMAGES": tile.images, "ALIGNED": 16, **constants}
+    double = ("cosine", "sine", "numbers", "reach")
+    pointers = {name: "*fp64" if name in double else "*i32" if name == "counts" else "*fp32" for name in POINTERS}
+    types = {name: pointers.get(name, "i32") for name in kernel.arg_names}
+    return compiled_usage(kernel, types, known, {"num_warps": tile.warps, "num_stages": 3})
+
+
+RAYS, PIXELS = ("VIEWS", "BINS"), ("TILE_HEIGHT", "TILE_WIDTH")
+POINTERS = (
+    "rows columns sinograms by_angle by_offset images_out cosine sine numbers reach counts".split()  # noqa: SIM905
+)
+back = {"TAPS": 3, "PARALLEL": False, "INTERPOLATE": False}
 last = {"IN": 16, "SHARED": True}
 planes = {"PLANES": 2, "PLANE_GROUP": 1, "OUT": 16, "OUT_STRIDE": 16}
 print(
     json.dumps(
         {
+            "projection": projected(projection.project, _gpu.ray_tile(16), RAYS),
+            "projection of one image": projected(projection.project, _gpu.ray_tile(1), RAYS, images=1, ALIGNED=1),
+            "back-projection of one": projected(
+                projection.back_project, _gpu.pixel_tile(1), PIXELS, **back, images=1, ALIGNED=1
+            ),
+            "derivatives of a projection": projected(projection.project_derivatives, _gpu.ray_tile(16), RAYS),
+            "back-projection": projected(projection.back_project, _gpu.pixel_tile(16), PIXELS, **back),
             "layout": usage(frame._lay_out, frame.LAY_OUT, {"SCALE": True}),
             "first": convolve(1, 0, 16, 2, False),
             "branches": convolve(0, 16, 32, 2, False),

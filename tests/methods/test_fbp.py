@@ -62,7 +62,7 @@ def test_the_ramp_is_used() -> None:
     geometry = case_geometry("sparse-8")
     sinogram = torch.rand(1, 1, 8, 183)
     image = fbp.build(geometry, fbp.Settings(ramp="shifted"))(sinogram).image
-    assert torch.equal(image, ray_transform(geometry).fbp(sinogram, ramp="shifted"))
+    assert torch.equal(image, ray_transform(geometry, calls=1).fbp(sinogram, ramp="shifted"))
     assert not torch.equal(image, fbp.build(geometry, fbp.Settings())(sinogram).image)
 
 

@@ -7,8 +7,8 @@ import torch
 
 from bayescade.errors import UserError
 from bayescade.methods import fbp
-from bayescade.physics.fan_fbp import arc_position, parker_weights, scan_kind, shared_weights, view_weights
 from bayescade.physics.geometry import FanBeam, ParallelBeam, geometry_from_json
+from bayescade.physics.redundancy import arc_position, parker_weights, scan_kind, shared_weights, view_weights
 from bayescade.projectors import ray_transform
 
 DEGREE = math.pi / 180

@@ -174,3 +174,17 @@ def test_fbp_is_differentiable() -> None:
     operator.fbp(y).square().sum().backward()
     assert y.grad is not None
     assert bool(torch.isfinite(y.grad).all())
+
+
+@pytest.mark.parametrize("offset", [18.0, -18.0])
+def test_a_displaced_parallel_detector_sees_the_outside_once(offset: float) -> None:
+    """A scan all around by a detector that reaches past the axis on one side only gives back a disc all the same."""
+    geometry = ParallelBeam(np.arange(360) * math.pi / 180, 70, 1.0, offset, image_shape=(64, 64))
+    angle, position = np.asarray(geometry.angles)[:, None], geometry.bin_positions()[None]
+    distance = position - 18 * np.cos(angle) - 3 * np.sin(angle)
+    data = torch.tensor(2 * np.sqrt(np.maximum(64 - distance**2, 0)), dtype=torch.float32)[None, None]
+    image = ray_transform(geometry, calls=1).fbp(data, "hann")[0, 0]
+    i, j = np.indices((64, 64)) - 31.5
+    radius = np.hypot(i - 18, j - 3)
+    assert float(image[radius < 6].mean()) == pytest.approx(1, abs=0.01)
+    assert float(image[(radius > 10) & (np.hypot(i, j) < 31)].mean()) == pytest.approx(0, abs=0.01)

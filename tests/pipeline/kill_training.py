@@ -15,7 +15,10 @@ import torch
 torch.set_num_threads(1)
 
 from bayescade.data.noise import Noise  # noqa: E402
+from bayescade.methods import bdgd_plus  # noqa: E402, F401
+from bayescade.physics.geometry import ParallelBeam  # noqa: E402
 from bayescade.pipeline.train import train  # noqa: E402
+from bayescade.projectors import ray_transform  # noqa: E402
 from tests.pipeline.tiny import LONGER  # noqa: E402
 
 BLOCKS = 12
@@ -40,6 +43,9 @@ def blocks_in(folder: str) -> int:
 
 def main(folder: str, geometry: str, least: int) -> None:
     """Kills until there were enough kills; a run that is done before that is followed by another."""
+    for projector in ("matrix", "matrix-free"):  # loads the compiled functions
+        operator = ray_transform(ParallelBeam([0.1], 5, image_shape=(4, 4)), projector=projector)
+        operator.adjoint(operator(torch.zeros(1, 1, 4, 4)))
     begin = time.monotonic()
     os.waitpid(start(f"{folder}/whole", geometry), 0)
     whole = time.monotonic() - begin

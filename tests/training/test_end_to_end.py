@@ -109,9 +109,9 @@ def test_the_step_is_adams_with_a_clipped_gradient() -> None:
     settings = EndToEndSettings(epochs=1, batch=4, rounds=1, clip=1e-3, warm_up=0.0)
     train_network(ours, data, data, NetworkTraining(settings, seed=0))
     optimiser = torch.optim.Adam(theirs.parameters(), lr=1e-3)
-    assert isinstance(data.first, Tensor)
+    assert isinstance(data.initial, Tensor)
     assert isinstance(data.data, Tensor)
-    losses.image_error(theirs(data.first, data.data), torch.as_tensor(data.truth)).backward()
+    losses.image_error(theirs(data.initial, data.data), torch.as_tensor(data.truth)).backward()
     torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1e-3)
     optimiser.step()
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -159,7 +159,7 @@ def test_a_captured_step_is_the_plain_step(kind: str) -> None:
     for device in ("cpu", "cuda"):
         operator = ray_transform(small_parallel(8), device)
         on_cpu = examples()
-        data = Examples(*(torch.as_tensor(store).to(device) for store in (on_cpu.first, on_cpu.data, on_cpu.truth)))
+        data = Examples(*(torch.as_tensor(store).to(device) for store in (on_cpu.initial, on_cpu.data, on_cpu.truth)))
         generator = torch.Generator().manual_seed(0)
         made = (
             UNet(4, 8, 2, generator)
@@ -175,7 +175,7 @@ def test_a_captured_step_is_the_plain_step(kind: str) -> None:
 @pytest.mark.gpu
 def test_a_training_is_taken_up_on_a_gpu() -> None:
     on_cpu = examples()
-    data = Examples(*(torch.as_tensor(store).cuda() for store in (on_cpu.first, on_cpu.data, on_cpu.truth)))
+    data = Examples(*(torch.as_tensor(store).cuda() for store in (on_cpu.initial, on_cpu.data, on_cpu.truth)))
     settings = EndToEndSettings(epochs=4, batch=4, rounds=2, precision="float32")
     whole, again = Folder(), Folder()
     train_network(network(), data, data, NetworkTraining(settings, 0, save=whole.save))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian:
-    """Independent Gaussians, one per pixel; the variance is None where it is unknown."""
+    """Independent Gaussians, one per pixel; `variance` is None if no variance is predicted."""
 
     mean: Tensor  # (batch, 1, height, width)
     variance: Tensor | None  # broadcasts to the mean

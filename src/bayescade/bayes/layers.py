@@ -1,8 +1,8 @@
 """Convolutions with Gaussian weights: the last layer of a block, and the last layer of its variance network.
 
 A layer is applied in one of four ways: with the mean of its weights; with independent noise in every pixel of its output (local
-reparametrisation: for training, and in the paper for inference too); with one sample of the weights for all pixels and all
-images; or as the mean and variance of its output.
+reparametrisation: for training, and in the paper for inference too); with samples of the weights, each used for all pixels and
+all images; or as the mean and variance of its output.
 """
 
 from abc import ABC, abstractmethod
@@ -69,7 +69,7 @@ class LastConv(nn.Module, ABC):
         """Samples of the weights, (samples, channels, 3, 3)."""
         return self.weight + self.std() * noise
 
-    def conv_shared(
+    def conv_shared_input(
         self,
         h: Tensor,  # (batch, channels, height, width)
         weights: Tensor,  # (samples, channels, 3, 3)
@@ -81,7 +81,7 @@ class LastConv(nn.Module, ABC):
         out = conv2d(h, weights, self.bias.expand(len(weights)), padding=KERNEL // 2)
         return out.transpose(0, 1).flatten(0, 1)[:, None]
 
-    def conv_per_sample(
+    def conv_input_per_sample(
         self,
         h: Tensor,  # (samples * batch, channels, height, width): first all images of sample 0
         weights: Tensor,  # (samples, channels, 3, 3)
@@ -130,8 +130,9 @@ class PlainConv(LastConv):
 class MeanFieldConv(LastConv):
     """Independent Gaussian weights with prior N(0, 1).
 
-    `jitter` is added to the variance of the output, as in the code of the paper's authors. It is 0 except in the preset
-    `as-released`. It adds noise of this variance to every pixel of every block, even if the weights have no variance.
+    `jitter` is added to the variance of the output, as in the code of the paper's authors; it is 0 unless the loss is
+    `elbo-as-released`. Noise of the outputs then has this variance in every pixel, even if the weights have none; samples of
+    the weights have no jitter.
     """
 
     def __init__(self, channels: int, generator: torch.Generator):

@@ -4,10 +4,10 @@ The first formula is equation 2 of the paper. All convolutions are 3 x 3 with ze
 convolution except the last. The numbers of channels are:
 
     image branch   image and memory: 1 + m -> c -> 2c
-    input branch   planes of the problem: n -> c -> 2c
+    input branch   input planes of the problem: n -> c -> 2c
     common         both branches: 4c -> 2c -> c, then the last convolution c -> 1
 
-The planes of the problem are `InverseProblem.inputs`; the first plane is the gradient of the data fidelity. The c
+The n input planes of the problem are `InverseProblem.inputs`; the first of them is the gradient of the data fidelity. The c
 outputs before the last convolution are the common features. The first m of them are the memory for the next block.
 """
 
@@ -36,7 +36,7 @@ class BlockSettings:
 
     channels: int = 16  # c
     memory_channels: int = 0  # m: number of features that a block passes to the next block
-    # Input of the variance network. inputs: image, memory and planes of the problem; the network has 4 channels and 1
+    # Input of the variance network. inputs: image, memory and input planes of the problem; the network has 4 channels and 1
     # convolution before its last layer (the paper). features: also the common features, which are detached (no gradient
     # flows back through them); 16 channels and 2 convolutions.
     variance: str = "inputs"
@@ -57,15 +57,15 @@ class BlockSettings:
 class State:
     """The input of a block: image and memory."""
 
-    # (batch, 1, height, width). If `repeated`: (samples * batch, 1, height, width), ordered by sample.
+    # (batch, 1, height, width). If `per_sample`: (samples * batch, 1, height, width), ordered by sample.
     image: Tensor
     memory: Tensor | None = None  # like the image, but with m channels
-    repeated: bool = False  # whether every sample of the weights has different images; if not, all share the same
+    per_sample: bool = False  # whether every sample of the weights has different images; if not, all share the same
 
     @property
     def shared(self) -> bool:
         """Whether all samples of the weights share the same images."""
-        return not self.repeated
+        return not self.per_sample
 
     def planes(self) -> list[Tensor]:
         """Image and memory as a list of planes, (batch, 1, height, width) each."""
@@ -80,7 +80,7 @@ class State:
         cls,
         planes: Tensor,  # (batch, 1 + m, height, width)
     ) -> "State":
-        """The inverse of `stacked`, for a state that is not `repeated`."""
+        """The inverse of `stacked`, for a state that is not `per_sample`."""
         return cls(planes[:, :1], planes[:, 1:] if planes.shape[1] > 1 else None)
 
 
@@ -157,7 +157,7 @@ class Variance(nn.Module, ABC):
         return self.expected_of(self.last.mean(h), self.last.output_variance(h))
 
     def at_mean(self, features: Features) -> tuple[Tensor, tuple[Inputs, Tensor] | None]:
-        """The variance with mean weights; and inputs and Fisher information of its last layer.
+        """The variance with mean weights; and the input of its last layer with the Fisher information about z in every pixel.
 
         The second value is None if the variance has no last layer.
         """
@@ -170,24 +170,24 @@ class Variance(nn.Module, ABC):
 
 @final
 class Trunk(nn.Module):
-    """Computes the common features: an image branch, an input branch, then the common convolutions of both branches."""
+    """Computes the common features: an image branch, an input branch, then convolutions of the outputs of both branches."""
 
     def __init__(
         self,
         settings: BlockSettings,
-        inputs: int,  # n: number of planes of the problem
+        inputs: int,  # n: number of input planes of the problem
         generator: torch.Generator,
     ):
         super().__init__()
         c = settings.channels
         self.image = ConvStack([1 + settings.memory_channels, c, 2 * c], generator)
-        self.gradient = ConvStack([inputs, c, 2 * c], generator)
+        self.gradient = ConvStack([inputs, c, 2 * c], generator)  # the input branch; its name is in weight files
         self.common = ConvStack([4 * c, 2 * c, c], generator)
 
     def forward(
         self,
         image: Tensor,  # (batch, 1 + m, height, width): image and memory
-        inputs: Tensor,  # (batch, n, height, width): planes of the problem, scaled
+        inputs: Tensor,  # (batch, n, height, width): input planes of the problem, scaled
     ) -> Tensor:
         """The common features, (batch, c, height, width)."""
         if image.device.type == "cpu" and not torch.is_grad_enabled():
@@ -233,7 +233,7 @@ class Block(nn.Module):
         trunk: Trunk,
         last: LastConv,
         variance: Variance | None,
-        inputs: int,  # n: number of planes of the problem
+        inputs: int,  # n: number of input planes of the problem
     ):
         super().__init__()
         self.memory_channels = settings.memory_channels

@@ -7,6 +7,6 @@ from bayescade.blocks.block import Block, BlockSettings, Trunk
 
 
 def build(settings: BlockSettings, generator: torch.Generator, inputs: int = 1) -> Block:
-    """A block with new initial weights; `inputs` is the number of planes of the problem."""
+    """A block with new initial weights; `inputs` is the number of input planes of the problem."""
     trunk = Trunk(settings, inputs, generator)
     return Block(settings, trunk, PlainConv(settings.channels, generator), None, inputs)

@@ -21,7 +21,7 @@ from bayescade.blocks.runner import BlockRunner
 from bayescade.blocks.sampling import SampledWeights, Sampling
 from bayescade.kernels.frame import Frame
 from bayescade.kernels.last_layer import curvature, last_layer, next_image
-from bayescade.kernels.stack import Layer, filled, last_layout, layer_of, run_layers, stack
+from bayescade.kernels.stack import Layer, last_layout, layer_of, padded_channels, run_layers, stack
 
 
 def fused_prediction(
@@ -119,7 +119,7 @@ class FusedRunner(BlockRunner):
 
     @torch.no_grad()
     def at_mean(self, state: State, features: Features) -> tuple[Tensor, tuple[Inputs, Tensor] | None]:
-        """The variance with mean weights; and inputs and Fisher information of its last layer.
+        """The variance with mean weights; and the input of its last layer, with the information about its output.
 
         The second value is None if the variance has no last layer.
         """
@@ -227,8 +227,10 @@ def trunk_layers(trunk: Trunk) -> list[Layer]:
     layers = [layer_of(weights, None, [conv.bias for conv in first_pair])]
     layers += [layer_of(None, [conv.weight for conv in pair], [conv.bias for conv in pair]) for pair in other_pairs]
     first_common, *other_common = trunk.common.convolutions()
-    half = first_common.in_channels // 2  # channels of one branch, whose output the kernels pad to `filled(half)`
-    halves = [pad_inputs(weight, filled(half)) for weight in first_common.weight.split(half, 1)]
+    half = (
+        first_common.in_channels // 2
+    )  # channels of one branch, whose output the kernels pad to `padded_channels(half)`
+    halves = [pad_inputs(weight, padded_channels(half)) for weight in first_common.weight.split(half, 1)]
     layers.append(layer_of(None, [torch.cat(halves, 1)], [first_common.bias]))
     return layers + [feature_layer(conv) for conv in other_common]
 

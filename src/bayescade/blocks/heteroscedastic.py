@@ -28,7 +28,7 @@ FLOOR = {"inputs": 1e-6, "features": 1e-9}
 
 
 def build(settings: BlockSettings, generator: torch.Generator, inputs: int = 1) -> Block:
-    """A block with new initial weights; `inputs` is the number of planes of the problem."""
+    """A block with new initial weights; `inputs` is the number of input planes of the problem."""
     trunk = Trunk(settings, inputs, generator)
     last = MeanFieldConv(settings.channels, generator)
     return Block(settings, trunk, last, VarianceNet(settings, inputs, generator), inputs)

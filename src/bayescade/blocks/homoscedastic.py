@@ -13,7 +13,7 @@ STD_START = 0.1  # initial standard deviation
 
 
 def build(settings: BlockSettings, generator: torch.Generator, inputs: int = 1) -> Block:
-    """A block with new initial weights; `inputs` is the number of planes of the problem."""
+    """A block with new initial weights; `inputs` is the number of input planes of the problem."""
     trunk = Trunk(settings, inputs, generator)
     last = MeanFieldConv(settings.channels, generator)
     return Block(settings, trunk, last, OneVariance(), inputs)

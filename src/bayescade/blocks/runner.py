@@ -92,7 +92,7 @@ class PlainRunner(BlockRunner):
         return PlainInputs(features.common)
 
     def at_mean(self, state: State, features: Features) -> tuple[Tensor, tuple[Inputs, Tensor] | None]:
-        """The variance with mean weights; and inputs and Fisher information of its last layer.
+        """The variance with mean weights; and the input of its last layer, with the information about its output.
 
         The second value is None if the variance has no last layer.
         """

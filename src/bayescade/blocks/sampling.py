@@ -67,7 +67,7 @@ class SampledWeights(Sampling):
         if layer not in self.weights:
             return self.repeat_for_samples(layer.mean(h), shared)
         weights = self.weights[layer]
-        return layer.conv_shared(h, weights) if shared else layer.conv_per_sample(h, weights)
+        return layer.conv_shared_input(h, weights) if shared else layer.conv_input_per_sample(h, weights)
 
     def repeat_for_samples(self, x: Tensor, shared: bool) -> Tensor:
         return x.repeat(self.samples, 1, 1, 1) if shared else x

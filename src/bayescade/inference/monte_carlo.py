@@ -39,7 +39,7 @@ from bayescade.physics.problem import InverseProblem
 from bayescade.progress import Advance, quiet
 
 # Most bytes of features computed at once. CPU: per thread, to fit the cache. GPU: and at most a quarter of the free memory.
-CHUNK_BYTES = {"cpu": 3 * 2**24, "cuda": 2**33}
+CHUNK_BYTES = {"cpu": 3 * 2**24, "cuda": 3 * 2**30}
 MOST_PASSES = 128  # computed at once; a pass is one image with one sample of the weights
 # Most bytes of the reference features of `PerturbationRunner`: fixed, so that the result does not depend on the free memory.
 MOST_REFERENCE = 2**32
@@ -282,7 +282,7 @@ class Sampler:
         @torch.no_grad()  # a thread does not inherit the no_grad of its caller
         def compute(samples: range) -> SampleChunk:
             state = first_state(images.repeat(len(samples), 1, 1, 1), self.memory_channels)
-            state = dataclasses.replace(state, repeated=True)
+            state = dataclasses.replace(state, per_sample=True)
             start = first_iterate(self.runners[0], job.problem, job.y, state)
             samplings: list[Sampling] = [
                 ActivationNoise(activation_noise(block, samples, images, job.index, job.seed, block_index))

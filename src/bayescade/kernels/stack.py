@@ -1,8 +1,9 @@
-"""A stack of convolutions with a random last layer, forward and backward by the fused kernels, as one differentiable function.
+"""A stack of convolutions with a random last layer, forward and backward by the fused kernels; differentiable in its
+weights.
 
-A block has two such stacks: the image network and the variance network. The kernels need 16 channels or a higher power of two,
-so channels are padded with zeros. `convolution` explains positions, planes, groups and parts.
-"""
+A block has two such stacks: the image network and the variance network. The kernels need 16 channels or a higher
+power of two, so channels are padded with zeros. `convolution` explains positions, planes, groups and parts. A name
+with `slope` is a gradient of the loss."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,9 +22,10 @@ FEWEST = 16  # smallest number of channels in a matrix product
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """The weights of a convolution with ReLU. Its inputs are planes, features, or both; every group has different inputs."""
+    """The weights of a convolution with ReLU. Its inputs are planes, features, or both; every group has different
+    inputs."""
 
-    planes: Tensor | None  # (groups * planes, 16, out): weights of planes; None without planes
+    planes: Tensor | None  # (groups * planes, 16 taps: nine, then zeros; out): weights of planes, or None
     weights: Tensor | None  # (groups, 9, in, out): weights of features; None without features
     bias: Tensor  # (groups, out)
 
@@ -34,7 +36,7 @@ def layer_of(
     bias: Sequence[Tensor],  # per group: (out,)
 ) -> Layer:
     """Converts weights in the layout of torch to the layout of the kernels; differentiable."""
-    out = filled(len(bias[0]))
+    out = padded_channels(len(bias[0]))
     return Layer(
         torch.cat([_plane_layout(weight, out) for weight in planes]) if planes is not None else None,
         torch.stack([_layout(weight, out) for weight in weights]) if weights is not None else None,
@@ -42,7 +44,7 @@ def layer_of(
     )
 
 
-def filled(channels: int) -> int:
+def padded_channels(channels: int) -> int:
     """The number of channels after padding: a power of two, at least `FEWEST`."""
     return max(FEWEST, 1 << (channels - 1).bit_length())
 
@@ -54,7 +56,7 @@ def _plane_layout(weight: Tensor, out: int) -> Tensor:
 
 def _layout(weight: Tensor, out: int) -> Tensor:
     taps = weight.flatten(2).permute(2, 1, 0)  # (9, in, out)
-    return pad(taps, (0, out - taps.shape[2], 0, filled(taps.shape[1]) - taps.shape[1]))
+    return pad(taps, (0, out - taps.shape[2], 0, padded_channels(taps.shape[1]) - taps.shape[1]))
 
 
 def last_layout(
@@ -62,7 +64,7 @@ def last_layout(
 ) -> Tensor:
     """The weights of a last layer in the layout of the kernels, (samples, 16, in)."""
     taps = weight.flatten(2).transpose(1, 2)
-    return pad(taps, (0, filled(taps.shape[2]) - taps.shape[2], 0, PLANE_TAPS - taps.shape[1])).contiguous()
+    return pad(taps, (0, padded_channels(taps.shape[2]) - taps.shape[2], 0, PLANE_TAPS - taps.shape[1])).contiguous()
 
 
 def run_layers(
@@ -96,14 +98,15 @@ def run_layers(
 
 
 def stack(
-    planes: Tensor,  # (planes, padded positions), in the precision of the features
+    planes: Tensor,  # (planes, padded positions), in the precision of the features; not differentiated
     extra: Tensor | None,  # (1, padded positions, in): features for the first layer, not differentiated
     layers: Sequence[Layer],
-    weights: Tensor,  # (16, in): means of the weights of the last layer
-    variances: Tensor,  # (16, in): variances of these weights
+    weights: Tensor,  # (16 taps, in): means of the weights of the last layer
+    variances: Tensor,  # (16 taps, in): variances of these weights
     frame: Frame,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance of the last layer's output without bias, (pixels,) each; and that layer's input, without gradient."""
+    """Mean and variance of the last layer's output without bias, (pixels,) each; and that layer's input, without
+    gradient."""
     parameters = [tensor for layer in layers for tensor in (layer.planes, layer.weights, layer.bias)]
     outputs: tuple[Tensor, Tensor, Tensor] = _Stack.apply(planes, extra, frame, weights, variances, *parameters)
     return outputs

@@ -17,7 +17,7 @@ from bayescade.results import Reconstruction, Reconstructor
 from bayescade.storage.image_store import store_like
 from bayescade.storage.manifest import Manifest
 from bayescade.storage.runs import Run
-from bayescade.storage.weights import WORK, Tensors
+from bayescade.storage.weights import OPTIMISER_PREFIX, Tensors
 from bayescade.training.distributed import ALONE, ProcessGroup
 from bayescade.training.end_to_end import Examples, NetworkTraining, Record, train_network
 from bayescade.training.sets import Pair, TrainingData
@@ -52,21 +52,21 @@ def train(
     saved = run.blocks()
     training = examples(problem, data.training, settings.fit.batch)
     if not saved:
-        network.prepare(training.first[:SCALE_IMAGES], training.data[:SCALE_IMAGES])  # type: ignore[operator]
+        network.prepare(training.initial[:SCALE_IMAGES], training.data[:SCALE_IMAGES])  # type: ignore[operator]
     last_save = (saved[-1], dataclasses.asdict(run.manifest.blocks[-1])) if saved else None
     job = NetworkTraining(settings.fit, seed, last_save, run.save_network, report, processes)
     train_network(network, training, examples(problem, data.validation, settings.fit.batch), job)
 
 
 def examples(problem: InverseProblem, pair: Pair, batch_size: int) -> Examples:
-    """First images, data and truths; first images and truths are in units of the problem's scale."""
+    """Initial images, data and truths; initial images and truths are in units of the problem's scale."""
     data, truth = pair
-    first_images, scaled_truth = store_like(truth), store_like(truth) if problem.scale != 1 else truth
+    initial_images, scaled_truth = store_like(truth), store_like(truth) if problem.scale != 1 else truth
     for batch in batches(len(truth), batch_size):
-        first_images[batch] = problem.initial(data[batch])
+        initial_images[batch] = problem.initial(data[batch])
         if problem.scale != 1:
             scaled_truth[batch] = truth[batch] / problem.scale
-    return Examples(first_images, data, scaled_truth)
+    return Examples(initial_images, data, scaled_truth)
 
 
 def load(
@@ -92,7 +92,7 @@ def load(
     if not weights:
         raise UserError(f"{name}: nothing is trained yet; run the same train command again")
     network = build(settings, problem, torch.Generator())
-    tensors = {key: value.float() for key, value in weights[-1].items() if not key.startswith(WORK)}
+    tensors = {key: value.float() for key, value in weights[-1].items() if not key.startswith(OPTIMISER_PREFIX)}
     try:
         network.load_state_dict(tensors)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Bayesian deep gradient descent: a cascade with random last layers and one aleatoric variance for all pixels."""
+"""BDGD: a cascade whose last layers have Gaussian weights, with one aleatoric variance for all pixels."""
 
 from functools import partial
 

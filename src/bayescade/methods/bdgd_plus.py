@@ -1,4 +1,4 @@
-"""BDGD+: a cascade with random last layers and a separate aleatoric variance for every pixel."""
+"""BDGD+: a cascade whose last layers have Gaussian weights, with a separate aleatoric variance for every pixel."""
 
 from functools import partial
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from bayescade.devices import choose_device
-from bayescade.physics.fan_fbp import fan_filtered_back_projection, scan_kind
 from bayescade.physics.filters import check_ramp, check_window
 from bayescade.physics.geometry import FanBeam, Geometry
+from bayescade.physics.redundancy import scan_kind
 from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction, Reconstructor
 
@@ -35,13 +35,9 @@ class Settings:
 
 
 def build(geometry: Geometry, settings: Settings, device: torch.device | str = "cpu") -> "FBP":
-    """FBP for a geometry. A fan beam needs no projector."""
-    apply: Callable[..., Tensor]
-    if isinstance(geometry, FanBeam):
-        apply = partial(fan_filtered_back_projection, geometry)
-    else:
-        apply = ray_transform(geometry, device).fbp
-    apply = partial(apply, window=settings.window, ramp=settings.ramp)
+    """FBP for a geometry, without a stored matrix."""
+    operator = ray_transform(geometry, device, calls=1)
+    apply = partial(operator.fbp, window=settings.window, ramp=settings.ramp)
     return FBP(geometry, apply, settings, choose_device(device))
 
 

@@ -43,7 +43,7 @@ def step(runner: BlockRunner, state: State, features: Features, sampling: Sampli
     memory = runner.memory(state, features)
     if memory is not None:
         memory = sampling.repeat_for_samples(memory, state.shared)
-    return State(image, memory, state.repeated or isinstance(sampling, SampledWeights))
+    return State(image, memory, state.per_sample or isinstance(sampling, SampledWeights))
 
 
 def first_iterate(runner: BlockRunner, problem: InverseProblem, y: Tensor, state: State) -> Iterate:

@@ -17,7 +17,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.relative <= 1e6:
-            raise UserError(f"noise: expected a number of at least 0 (0.01 is 1 %), got {self.relative}")
+            raise UserError(f"noise: expected a number from 0 to 1e6 (0.01 is 1 %), got {self.relative}")
 
 
 def add(

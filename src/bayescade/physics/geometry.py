@@ -92,6 +92,11 @@ class Geometry(ABC):
         """Distance of neighbouring rays of a view at the centre of rotation."""
 
     @property
+    @abstractmethod
+    def divergence(self) -> float:
+        """Tangent of the angle between a ray and the central ray of its view, divided by the detector position s."""
+
+    @property
     def views(self) -> int:
         """Number of view angles."""
         return len(self.angles)
@@ -126,6 +131,10 @@ class ParallelBeam(Geometry):
     @property
     def ray_spacing(self) -> float:
         return self.bin_width
+
+    @property
+    def divergence(self) -> float:
+        return 0.0
 
     def ray_distances(self) -> NDArray[np.float64]:
         return abs(self.bin_positions())
@@ -172,6 +181,10 @@ class FanBeam(Geometry):
     @property
     def ray_spacing(self) -> float:
         return self.bin_width * self.source_origin / self.source_detector
+
+    @property
+    def divergence(self) -> float:
+        return 1 / self.source_detector
 
     def fan_angles(self) -> NDArray[np.float64]:
         """Angle g of the ray of each bin to the central ray, (bins,), radians."""

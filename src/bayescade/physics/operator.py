@@ -46,5 +46,10 @@ class LinearOperator(ABC):
         """The spectral norm ||A||, computed once."""
         return norm(self)
 
+    @property
+    def name(self) -> str:
+        """What a trained model remembers of its operator: operators with the same name and shapes are exchangeable."""
+        return type(self).__name__
+
     def __call__(self, x: Tensor) -> Tensor:
         return self.forward(x)

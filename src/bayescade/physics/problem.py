@@ -62,7 +62,7 @@ class InverseProblem:
     def describe(self) -> dict[str, Any]:
         """The properties that a trained model depends on, as JSON values; functions have no name and are left out."""
         return {
-            "operator": type(self.operator).__name__,
+            "operator": self.operator.name,
             "fidelity": type(self.fidelity).__name__,
             "domain_shape": list(self.operator.domain_shape),
             "range_shape": list(self.operator.range_shape),

@@ -1,5 +1,7 @@
 """The ray transform: line integrals of an image along the rays of a geometry."""
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -25,8 +27,8 @@ class RayTransform(LinearOperator):
             raise UserError(f"{what}: expected shape (batch, {expected}), got {tuple(tensor.shape)}")
         if tensor.dtype != self.dtype or tensor.layout != torch.strided:
             raise UserError(
-                f"{what}: this operator holds dense {self.dtype}, got {tensor.layout} {tensor.dtype}; convert with "
-                f".to({self.dtype}) or build ray_transform(geometry, dtype=...)"
+                f"{what}: expected a dense tensor of {self.dtype}, got {tensor.layout} {tensor.dtype}; convert with "
+                f".to_dense() or .to({self.dtype}), or use ray_transform(geometry, dtype=...)"
             )
 
     def fbp(
@@ -37,7 +39,19 @@ class RayTransform(LinearOperator):
     ) -> Tensor:
         """Filtered back-projection, (..., 1, height, width)."""
         self._check("sinogram", y, self.range_shape)
-        return filtered_back_projection(self.geometry, self.adjoint, y, window, ramp)
+        return filtered_back_projection(self.geometry, self.back_projection, y, window, ramp)
+
+    @abstractmethod
+    def back_projection(
+        self,
+        geometry: Geometry,  # of the operator, or with the bins that FBP adds beside a displaced detector
+        filtered: Tensor,  # (..., 1, views, bins)
+    ) -> Tensor:
+        """The last step of FBP, (..., 1, height, width): A' for parallel beams, an interpolation between bins for fan beams."""
 
     def initial(self, y: Tensor) -> Tensor:
         return self.fbp(y)
+
+    @property
+    def name(self) -> str:
+        return "RayTransform"  # whichever projector computes it

@@ -25,7 +25,7 @@ from bayescade.storage.manifest import read_manifest
 def evaluate(
     model: str,
     *,
-    case: str | None = None,
+    case: str | None = None,  # name of a standard scan, e.g. sparse-32
     geometry_file: str | None = None,
     truth: str | None = None,  # an image file to scan instead of new ellipse images
     images: int | None = None,
@@ -33,7 +33,7 @@ def evaluate(
     seed: int = 0,
     samples: int = 100,
     settings: Sequence[str] = (),
-    report: str | None = None,
+    report: str | None = None,  # folder for a page, its figure and its scores
     device: str = "auto",
 ) -> dict[str, Any]:
     """Computes one row of scores; with `report` also writes a page with figures."""
@@ -68,7 +68,10 @@ def evaluate(
 
 
 def model_geometry(model: str, case: str | None, geometry_file: str | None) -> tuple[str, Geometry]:
-    """Name and geometry of the scan on which a model is evaluated: the scan of its training, unless another is requested."""
+    """Name and geometry of the requested scan; if none is requested, of the scan of the model's training.
+
+    A method without training needs a request. A trained model rejects a scan that differs from that of its training.
+    """
     training_scan = model_scan(model) if case is None and geometry_file is None else None
     return training_scan or choose_geometry(case, geometry_file)
 
@@ -96,13 +99,13 @@ def score(
     scores: Scores = {}
     first_result: Reconstruction | None = None
     warnings: list[str] = []
-    for first, number in chunks(geometry, len(scans.truth)):
-        result = method(scans.sinogram[first : first + number], samples=samples, seed=seed, index=first)
-        for name, values in result_scores(result, scans.truth[first : first + number]).items():
+    for first, count in chunks(geometry, len(scans.truth)):
+        result = method(scans.sinogram[first : first + count], samples=samples, seed=seed, index=first)
+        for name, values in result_scores(result, scans.truth[first : first + count]).items():
             scores.setdefault(name, []).extend(values)
-        first_result = first_result or dataclasses.replace(result, truth=scans.truth[first : first + number])
+        first_result = first_result or dataclasses.replace(result, truth=scans.truth[first : first + count])
         warnings += [result.warning] if result.warning else []
-        advance(number)
+        advance(count)
     assert first_result is not None
     return scores, dataclasses.replace(first_result, warning=joined(warnings))
 
@@ -110,7 +113,7 @@ def score(
 def score_row(model: str, case: str, images: int, scores: Scores, warning: str | None) -> dict[str, Any]:
     """A row in the answer of `evaluate` and of `benchmark paper`; its keys are part of the public JSON output."""
     return {
-        "method": model,
+        "method": model,  # in `evaluate` the name of the model, e.g. bdgd-plus/sparse-32
         "case": case,
         "images": images,
         "status": "ok",

@@ -10,27 +10,44 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bayescade.devices import available_bytes
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
 from bayescade.physics.ray_transform import RayTransform
-from bayescade.projectors._joseph import joseph_taps
+from bayescade.projectors._autograd import Apply
+from bayescade.projectors._kernels import matrix_kernels
+from bayescade.projectors._parts import in_parts
+from bayescade.projectors.matrix_free import back_projection
 
 INDEX_BYTES = 4
 MOST_ENTRIES = 2**31 - 1  # 32-bit row pointers; 64-bit indices cost 15 to 50 % of the speed
-# Views are built in chunks of about this many candidate entries, which bounds the work arrays.
-BUILD_ENTRIES = 2_000_000
-BUILD_ENTRY_BYTES = 100
+# Bytes of work arrays while the matrix is built: points and directions of rays; counts of rays and pixels.
+RAY_BYTES, PIXEL_BYTES = 80, 16
 
 
 @dataclass(frozen=True)
-class Pair:
+class MatrixPair:
     """A sparse matrix and its transpose, both CSR."""
 
     matrix: Tensor  # (rays, pixels)
     transpose: Tensor  # (pixels, rays)
+
+    def apply(self, x: Tensor, transposed: bool) -> Tensor:
+        """The product with every image of x, (..., columns)."""
+        matrix = self.transpose if transposed else self.matrix
+        columns = x.reshape(-1, x.shape[-1])
+        if columns.shape[0] == 1:
+            product = torch.mv(matrix, columns[0])
+        else:
+            product = torch.mm(matrix, columns.T.contiguous()).T
+        return product.reshape(*x.shape[:-1], matrix.shape[0])
+
+    def pose_gradient(self, images: Tensor, sinograms: Tensor) -> tuple[Tensor, Tensor]:
+        """A stored matrix does not depend on tensors of angles and offset."""
+        raise NotImplementedError
 
 
 @final
@@ -54,110 +71,74 @@ class MatrixProjector(RayTransform):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check("image", x, self.domain_shape)
-        flat: Tensor = _Apply.apply(x.flatten(-3), self._pair, False)
+        flat: Tensor = Apply.apply(x.flatten(-3), self._pair, False, None, None)
         return flat.reshape(*x.shape[:-3], *self.range_shape)
 
     def adjoint(self, y: Tensor) -> Tensor:
         self._check("sinogram", y, self.range_shape)
-        flat: Tensor = _Apply.apply(y.flatten(-3), self._pair, True)
+        flat: Tensor = Apply.apply(y.flatten(-3), self._pair, True, None, None)
         return flat.reshape(*y.shape[:-3], *self.domain_shape)
 
-
-class _Apply(torch.autograd.Function):
-    """y = M x for the rows of x, differentiable any number of times; its derivative is the transpose."""
-
-    @staticmethod
-    def forward(x: Tensor, pair: Pair, transposed: bool) -> Tensor:  # x: (..., columns)
-        matrix = pair.transpose if transposed else pair.matrix
-        columns = x.reshape(-1, x.shape[-1])
-        if columns.shape[0] == 1:
-            product = torch.mv(matrix, columns[0])
-        else:
-            product = torch.mm(matrix, columns.T.contiguous()).T
-        return product.reshape(*x.shape[:-1], matrix.shape[0])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        _, ctx.pair, ctx.transposed = inputs
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return _Apply.apply(gradient, ctx.pair, not ctx.transposed), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
-        return _Apply.apply(tangent, ctx.pair, ctx.transposed)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, pair: Pair, transposed: bool) -> Any:
-        return _Apply.apply(x.movedim(in_dims[0], 0), pair, transposed), 0
+    def back_projection(self, geometry: Geometry, filtered: Tensor) -> Tensor:
+        return back_projection(self, geometry, filtered)
 
 
-def build_pair(geometry: Geometry, device: torch.device, dtype: torch.dtype) -> Pair:
-    """The matrix of the geometry and its transpose, built a few views at a time in float64 and rounded once."""
+@dataclass(frozen=True)
+class Csr:
+    """A sparse matrix by rows, in arrays of the CPU."""
+
+    starts: NDArray[np.int32]  # (rows + 1,)
+    columns: NDArray[np.int32]  # (entries,)
+    values: NDArray[Any]  # (entries,)
+
+
+def build_pair(geometry: Geometry, device: torch.device, dtype: torch.dtype) -> MatrixPair:
+    """The matrix of the geometry and its transpose: computed on the CPU, in float64, and rounded once."""
     rays, pixels = geometry.views * geometry.bins, geometry.image_shape[0] * geometry.image_shape[1]
-    counts, columns, values = [], [], []
-    for first, last in _view_chunks(geometry):
-        taps = joseph_taps(geometry, first, last, device)
-        counts.append(taps.counts)
-        columns.append(taps.pixels)
-        values.append(taps.weights.to(dtype))
-
-    transpose = _transposed(counts, columns, values, pixels, rays)
-    start = _starts(torch.cat(counts))
-    index = torch.cat(columns)
-    columns.clear()  # one copy less at the peak
-    return Pair(_csr(start, index, torch.cat(values), (rays, pixels)), transpose)
+    matrix = _matrix(geometry, dtype)
+    columns = _transposed(matrix, pixels)
+    return MatrixPair(_tensor(matrix, (rays, pixels), device), _tensor(columns, (pixels, rays), device))
 
 
-def _transposed(
-    counts: list[Tensor],  # entries of each row, for each chunk of rows
-    columns: list[Tensor],  # column of each entry, row after row
-    values: list[Tensor],
-    pixels: int,
-    rays: int,
-) -> Tensor:
-    """The transpose: the entries of a chunk, sorted by column, follow those of the chunks before it."""
-    start = _starts(_occurrences(columns, pixels))
-    index = torch.empty(int(start[-1]), dtype=torch.int32, device=start.device)
-    value = torch.empty(int(start[-1]), dtype=values[0].dtype, device=start.device)
-    cursor = start[:-1].to(torch.int64)
-    first = 0
-    for chunk, column in enumerate(columns):
-        row = torch.arange(first, first + len(counts[chunk]), dtype=torch.int32, device=start.device)
-        occurrences = torch.bincount(column, minlength=pixels)
-        ordered, order = torch.sort(column, stable=True)
-        rank = torch.arange(len(column), device=start.device) - (occurrences.cumsum(0) - occurrences)[ordered]
-        offset = cursor[ordered] + rank
-        index[offset] = row.repeat_interleave(counts[chunk])[order]
-        value[offset] = values[chunk][order]
-        cursor += occurrences
-        first += len(counts[chunk])
-    return _csr(start, index, value, (pixels, rays))
+def _matrix(geometry: Geometry, dtype: torch.dtype) -> Csr:
+    """The matrix: a row per ray."""
+    kernels = matrix_kernels()
+    points, directions = (np.ascontiguousarray(part.reshape(-1, 2)) for part in geometry.rays(0, geometry.views))
+    rays = (points, directions, geometry.pixel_size, *geometry.image_shape)
+    counts = np.empty(len(points), np.int32)
+    in_parts(lambda *part: kernels.count_entries(*rays, *part, counts), len(points))
+    starts = _starts(counts)
+    columns, values = np.empty(starts[-1], np.int32), torch.empty(int(starts[-1]), dtype=dtype).numpy()
+    in_parts(lambda *part: kernels.fill_entries(*rays, *part, starts, columns, values), len(points))
+    return Csr(starts, columns, values)
 
 
-def _occurrences(columns: list[Tensor], pixels: int) -> Tensor:
-    total = torch.bincount(columns[0], minlength=pixels)
-    for column in columns[1:]:
-        total += torch.bincount(column, minlength=pixels)
-    return total
+def _transposed(matrix: Csr, pixels: int) -> Csr:
+    """The transpose: a row per pixel."""
+    kernels = matrix_kernels()
+    counts = np.zeros(pixels, np.int32)
+    in_parts(lambda *part: kernels.count_pixel_entries(matrix.columns, *part, counts), pixels, parts=1)
+    starts = _starts(counts)
+    cursor, columns, values = starts[:-1].copy(), np.empty_like(matrix.columns), np.empty_like(matrix.values)
+    entries = (matrix.starts, matrix.columns, matrix.values)
+    in_parts(lambda *part: kernels.transpose(*entries, *part, cursor, columns, values), pixels, parts=1)
+    return Csr(starts, columns, values)
 
 
-def _starts(counts: Tensor) -> Tensor:
-    """Where each row starts: 0 and the running sum."""
-    return torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(torch.int32)
+def _starts(counts: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Where the entries of each row start: 0 and the running sum of the counts."""
+    starts = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=starts[1:])
+    return starts
 
 
-def _csr(start: Tensor, index: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
+def _tensor(matrix: Csr, shape: tuple[int, int], device: torch.device) -> Tensor:
+    starts, columns, values = (
+        torch.from_numpy(array).to(device) for array in (matrix.starts, matrix.columns, matrix.values)
+    )
     with warnings.catch_warnings():  # "Sparse CSR tensor support is in beta state"
         warnings.simplefilter("ignore", UserWarning)
-        return torch.sparse_csr_tensor(start, index, value, size=shape, check_invariants=False)
-
-
-def _view_chunks(geometry: Geometry) -> list[tuple[int, int]]:
-    per_view = geometry.bins * max(geometry.image_shape) * 2
-    step = max(1, BUILD_ENTRIES // per_view)
-    return [(first, min(first + step, geometry.views)) for first in range(0, geometry.views, step)]
+        return torch.sparse_csr_tensor(starts, columns, values, size=shape, check_invariants=False)
 
 
 def entry_count(geometry: Geometry) -> int:
@@ -172,27 +153,29 @@ def entry_count(geometry: Geometry) -> int:
     return int(per_view.sum())
 
 
+def matrix_bytes(geometry: Geometry, dtype: torch.dtype) -> int:
+    """About the memory of the stored pair while it is built."""
+    rays, pixels = geometry.views * geometry.bins, geometry.image_shape[0] * geometry.image_shape[1]
+    return entry_count(geometry) * 2 * (INDEX_BYTES + dtype.itemsize) + RAY_BYTES * rays + PIXEL_BYTES * pixels
+
+
 def guard_memory(geometry: Geometry, device: torch.device, dtype: torch.dtype, limit: int | None) -> None:
     """Raises before building when the stored pair would not fit memory."""
-    entries = entry_count(geometry)
-    entry = INDEX_BYTES + dtype.itemsize
     rays, pixels = geometry.views * geometry.bins, geometry.image_shape[0] * geometry.image_shape[1]
-    at_once = max(BUILD_ENTRIES, 2 * geometry.bins * max(geometry.image_shape))
-    # The pair and a third copy while it is built, the work arrays of a chunk of views, and arrays per pixel and per ray.
-    needed = entries * 3 * entry + at_once * BUILD_ENTRY_BYTES + 32 * pixels + 16 * rays
-    entries = max(entries, rays, pixels)
+    needed = matrix_bytes(geometry, dtype)
+    entries = max(entry_count(geometry), rays, pixels)
     free = available_bytes(device) if limit is None else limit
     if needed <= free and entries <= MOST_ENTRIES:
         return
     views = int(geometry.views * min(free / needed, MOST_ENTRIES / entries))
-    first = f"use at most {views} of these views, " if views else "use "
+    first = f"at most {views} of these views, " if views else ""
     have = f"{_gigabytes(free)} {'are free on ' + str(device) if limit is None else 'is the limit given'}"
     if needed <= free:
         have = "a stored matrix has at most 2^31 entries"
     raise UserError(
         f"the stored projector for {geometry.views} views of {geometry.bins} bins and an image of "
         f"{geometry.image_shape[0]} x {geometry.image_shape[1]} needs about {_gigabytes(needed)} while it is built, and "
-        f"{have}; {first}fewer bins or larger pixels, or another device or memory_limit= (bytes) in ray_transform"
+        f"{have}; use projector='matrix-free', or {first}fewer bins or larger pixels, or another memory_limit= (bytes)"
     )
 
 

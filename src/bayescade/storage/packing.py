@@ -18,7 +18,16 @@ from bayescade.storage.files import check_folder, make_folder, read_text, write_
 from bayescade.storage.identity import check_trainable
 from bayescade.storage.manifest import FORMAT, MANIFEST, Manifest, read_manifest, to_json
 from bayescade.storage.runs import CARD, blocks_saved
-from bayescade.storage.weights import INNER, PACKED, WORK, Tensors, numbered, read_blocks, serialised, write_bytes
+from bayescade.storage.weights import (
+    INNER,
+    OPTIMISER_PREFIX,
+    PACKED,
+    Tensors,
+    numbered,
+    read_blocks,
+    serialised,
+    write_bytes,
+)
 
 
 def pack(
@@ -65,7 +74,7 @@ def packed_tensors(blocks: Sequence[Tensors], *, half: bool, trainable: bool) ->
 
 def is_needed(key: str, inner: bool) -> bool:
     """Whether a reconstruction needs this tensor of a block; `inner`: another block follows this block."""
-    return not key.startswith(WORK) and not (inner and key.startswith(INNER))
+    return not key.startswith(OPTIMISER_PREFIX) and not (inner and key.startswith(INNER))
 
 
 def check_packing(out: Path | str, folder: Path | str) -> None:
@@ -94,4 +103,4 @@ def stays_float32(key: str, tensor: Tensor) -> bool:
 
     In random layers the rounding error of float16 may exceed the standard deviation of a weight.
     """
-    return tensor.numel() == 1 or key.endswith("scale") or "last." in key or key.startswith(WORK)
+    return tensor.numel() == 1 or key.endswith("scale") or "last." in key or key.startswith(OPTIMISER_PREFIX)

@@ -14,7 +14,7 @@ from bayescade.storage.files import replacing, write_or_fail
 from bayescade.storage.manifest import Manifest
 
 PACKED = "weights-{}.safetensors"  # name of a packed file; {} is the start of its hash
-WORK = "optimiser."  # prefix of tensors that only training needs
+OPTIMISER_PREFIX = "optimiser."  # prefix of tensors that only training needs
 INNER = "variance."  # prefix of tensors that reconstruction needs only in the last block
 REMEDY = "restore it, or train again in another folder"
 

@@ -120,7 +120,7 @@ def check_runner(
         return tensor + 1e-2 * noise
 
     memory = different_copies(state.memory, seed + 5) if state.memory is not None else None
-    states = State(different_copies(state.image, seed + 6), memory, repeated=True)
+    states = State(different_copies(state.image, seed + 6), memory, per_sample=True)
     different_inputs = different_copies(inputs, seed + 7)
     _compare_runners(plain, runner, states, different_inputs, plain_samples, runner_samples, tolerance)
 
@@ -134,7 +134,7 @@ def _compare_runners(
     runner_sampling: Sampling,  # the same weights, in the layout of the runner
     tolerance: float,
 ) -> None:
-    images = "one image per sample" if state.repeated else "one image"
+    images = "one image per sample" if state.per_sample else "one image"
     what = f"{type(runner).__name__}, {type(plain_sampling).__name__}, {images}"
     plain_features, features = plain.features(state, inputs), runner.features(state, inputs)
     expected_next = plain.image(state, plain_features, plain_sampling)

@@ -49,7 +49,7 @@ class ProcessGroup:
         for tensor, mean in zip(tensors, means.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(mean.reshape(tensor.shape))
 
-    def agree(self, value: float, device: torch.device) -> float:
+    def value_of_first(self, value: float, device: torch.device) -> float:
         """The value of the first process, which all processes receive."""
         if self.size == 1:
             return value

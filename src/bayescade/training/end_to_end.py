@@ -18,7 +18,7 @@ from bayescade.errors import Failure
 from bayescade.progress import progress
 from bayescade.seeds import derived_seed
 from bayescade.storage.image_store import ImageStore, copy_images
-from bayescade.storage.weights import WORK
+from bayescade.storage.weights import OPTIMISER_PREFIX
 from bayescade.training.captured import Captured
 from bayescade.training.distributed import ALONE, ProcessGroup
 from bayescade.training.loop import no_callback, run_epoch
@@ -61,7 +61,7 @@ class EndToEndSettings(RateSettings):
 class Examples:
     """Training or validation images of a network; images are in units of the problem's scale."""
 
-    first: ImageStore  # (images, 1, height, width): first images, which are inputs of the network
+    initial: ImageStore  # (images, 1, height, width): reconstructions from which the network starts, e.g. FBP
     data: ImageStore  # (images, *range_shape)
     truth: ImageStore  # (images, 1, height, width)
 
@@ -82,7 +82,7 @@ class NetworkTraining:
 
 
 def train_network(
-    network: nn.Module,  # (first image, data) -> image; its method `clipped` gives this image without negative values
+    network: nn.Module,  # (initial image, data) -> image; its method `clipped` gives this image without negative values
     training: Examples,
     validation: Examples,
     job: NetworkTraining,
@@ -112,17 +112,17 @@ def train_network(
             for epoch in range(bounds[number], bounds[number + 1]):
                 generator = torch.Generator().manual_seed(derived_seed(job.seed, "orders", epoch))
                 order = torch.randperm(len(training), generator=generator).to(device)
-                line = {"block": number + 1, "epoch": epoch + 1}
+                line = {"block": number + 1, "epoch": epoch + 1}  # `storage.runs` reads the round as `block`
                 try:
                     index_batches = order[: steps_per_epoch * batch].split(batch)
-                    loss, rate = run_epoch(epoch, index_batches, step.load, rates, processes)
+                    mse, rate = run_epoch(epoch, index_batches, step.load, rates, processes)
                 except Failure as failure:
                     job.report({**line, "failed": str(failure)})
                     raise Failure(f"{failure}; the completed rounds are saved in the folder") from None
                 score = validation_psnr(network, validation, batch)
-                job.report({**line, "loss": loss, "validation_psnr": score, "learning_rate": rate})
-                advance(1, f"loss {loss:.4g}, validation {score:.2f} dB")
-            score = processes.agree(validation_psnr(network, validation, batch), device)
+                job.report({**line, "loss": mse, "validation_psnr": score, "learning_rate": rate})
+                advance(1, f"squared error {mse:.4g}, validation {score:.2f} dB")
+            score = processes.value_of_first(validation_psnr(network, validation, batch), device)
             seconds = record["seconds"] + time.perf_counter() - start
             record = {"rounds": number + 1, "seconds": seconds, "validation_psnr": score, "warnings": []}
             job.save({**network.state_dict(), **optimiser_tensors(optimiser)}, record)
@@ -149,16 +149,16 @@ class NetworkStep:
         self.mixed = precision_on(device, settings.precision) == "bf16"
         self.processes, self.batch_slice = processes, processes.part(batch)
         count = batch // processes.size
-        self.first, self.data, self.truth = (
+        self.initial, self.data, self.truth = (
             torch.empty((count, *store.shape[1:]), dtype=store.dtype, device=device)
-            for store in (examples.first, examples.data, examples.truth)
+            for store in (examples.initial, examples.data, examples.truth)
         )
         self.compute = Captured(self._compute, device, allowed=processes.size == 1)
 
     def load(self, indices: Tensor) -> "NetworkStep":
         """Copies the examples with these indices; of several processes, each copies only its part of the batch."""
         indices = indices[self.batch_slice]
-        copy_images(self.examples.first, indices, self.first)
+        copy_images(self.examples.initial, indices, self.initial)
         copy_images(self.examples.data, indices, self.data)
         copy_images(self.examples.truth, indices, self.truth)
         return self
@@ -171,7 +171,7 @@ class NetworkStep:
     def _compute(self) -> Tensor:
         self.optimiser.forget_gradients()
         with torch.autocast(self.truth.device.type, torch.bfloat16, enabled=self.mixed, cache_enabled=False):
-            image = self.network(self.first, self.data)
+            image = self.network(self.initial, self.data)
         image = image.to(self.truth.dtype)
         image_error(image, self.truth, self.processes).backward()
         gradients = self.optimiser.gradients()
@@ -186,7 +186,7 @@ def validation_psnr(network: nn.Module, validation: Examples, batch: int) -> flo
     """Mean PSNR of the images of the network, without negative values."""
     pairs = (
         (
-            network.clipped(validation.first[batch_slice], validation.data[batch_slice]),  # type: ignore[operator]
+            network.clipped(validation.initial[batch_slice], validation.data[batch_slice]),  # type: ignore[operator]
             validation.truth[batch_slice],
         )
         for batch_slice in batches(len(validation), batch)
@@ -199,13 +199,13 @@ def optimiser_tensors(optimiser: Adam) -> Tensors:
     tensors: Tensors = {}
     for index, parameter in enumerate(optimiser.parameters):
         for name in STATES:
-            tensors[f"{WORK}{index}.{name}"] = getattr(optimiser.memory[parameter], name).clone()
+            tensors[f"{OPTIMISER_PREFIX}{index}.{name}"] = getattr(optimiser.memory[parameter], name).clone()
     return tensors
 
 
 def restore(network: nn.Module, optimiser: Adam, tensors: Mapping[str, Tensor]) -> None:
     """Sets the network and the state of the optimiser to the saved tensors."""
-    network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(WORK)})
+    network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(OPTIMISER_PREFIX)})
     for index, parameter in enumerate(optimiser.parameters):
         for name in STATES:
-            getattr(optimiser.memory[parameter], name).copy_(tensors[f"{WORK}{index}.{name}"])
+            getattr(optimiser.memory[parameter], name).copy_(tensors[f"{OPTIMISER_PREFIX}{index}.{name}"])

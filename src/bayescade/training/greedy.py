@@ -160,7 +160,7 @@ def train_block(training: Training, task: Task, advance: Advance) -> Trained:
     """
     start = time.perf_counter()
     restarts, fitting = training.settings.restarts, training.fitting
-    baseline = training.processes.agree(task.validation.psnr(), task.inputs.example.device)
+    baseline = training.processes.value_of_first(task.validation.psnr(), task.inputs.example.device)
     attempts: list[Trained] = []
     failures: list[str] = []
     for attempt in range(restarts + 1):
@@ -230,7 +230,7 @@ def try_block(training: Training, task: Task, attempt: int, advance: Advance) ->
     if settings.refit != "none":
         refit(block, stage, settings.temperature, settings.refit == "full", runner)
     record = describe(block, task.validation, batch, (start_log_stds, trained_log_stds), settings.refit != "none")
-    record |= {"validation_psnr": processes.agree(score(), device), "slower": task.slower + attempt}
+    record |= {"validation_psnr": processes.value_of_first(score(), device), "slower": task.slower + attempt}
     return Trained(block, record)
 
 

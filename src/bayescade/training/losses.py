@@ -1,4 +1,5 @@
-"""Losses of a block. Only `elbo` is an ELBO; after training with another loss the posterior must be refitted.
+"""Losses of a block. Only `elbo` is an ELBO. With another loss the standard deviations of the random weights are not those of
+the posterior; the setting `refit` replaces them after training (the preset `as-released` does not, like the authors' code).
 
 The likelihood counts every pixel once. So in a sum over the pixels of a batch the KL has the weight batch / images: the
 number of images of the batch, divided by that of the training set. In a mean over pixels, likelihood and KL are divided
@@ -82,9 +83,9 @@ def side_by_side(images: int, temperature: float = 1.0, processes: ProcessGroup 
 def image_error(image: Tensor, truth: Tensor, processes: ProcessGroup = ALONE) -> Tensor:
     """A loss that raises the mean PSNR: its gradient is nearly that of mean_i log(e_i) / 2, e_i the error of image i.
 
-    e_i is the mean squared error. The loss is the mean of e_i / detached(e_i) / 2. Its value is constant; only its
-    gradient matters. The gradient does not change if all e_i are multiplied by one number. With plain least squares one
-    bad image would outweigh a hundred good images.
+    e_i is the mean squared error. The loss is a weighted mean of the e_i: the weights are detached, about 1 / e_i, and
+    normalised so that the value is 1/2. So only the gradient matters, and only the ratios of the e_i decide how much an image
+    counts. With plain least squares one bad image would outweigh a hundred good images.
     """
     errors = ((truth - image) ** 2).flatten(1).mean(1)
     detached = errors.detach()

@@ -5,6 +5,7 @@ images of a batch belong to one group.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -22,6 +23,7 @@ from bayescade.training.runner import TrainingRunner
 
 SAMPLINGS = ("mean", "activations", "weights")
 PASS_BATCH = 128  # batch size of scores; on a GPU, smallest batch size of other passes without gradients
+PASS_PIXELS = 128 * 128**2  # most pixels of a batch of such passes: with larger images the batch is smaller
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +50,14 @@ class ImageGroup:
         """Batches of one problem each: the problem, its data, and the slice of the group's images."""
         offset = 0  # index in the group of the first image of the problem
         for measured in self.measured:
-            for data_slice in batches(len(measured.data), batch):
+            for data_slice in batches(len(measured.data), self.pass_batch(batch)):
                 image_slice = slice(offset + data_slice.start, offset + data_slice.stop)
                 yield measured.problem, measured.data[data_slice], image_slice
             offset += len(measured.data)
+
+    def pass_batch(self, batch: int) -> int:
+        """The batch size of a pass without gradients: `batch`, or less for large images."""
+        return max(1, min(batch, PASS_PIXELS // math.prod(self.truth.shape[-2:])))
 
     def with_state(self, state: ImageStore, batch: int) -> "ImageGroup":
         """The group with these states, and with the block inputs computed at these states."""
@@ -79,7 +85,7 @@ class Stage:
     def slices(self, batch: int) -> Iterator[tuple[ImageGroup, slice]]:
         """All images, batch after batch: the group, and the slice of its images."""
         for group in self.groups:
-            for image_slice in batches(len(group), batch):
+            for image_slice in batches(len(group), group.pass_batch(batch)):
                 yield group, image_slice
 
     def shuffled_batches(self, batch: int, generator: torch.Generator) -> list[tuple[int, Tensor]]:
@@ -223,9 +229,8 @@ def next_states(
     stores = []
     for group in stage.groups:
         stores.append(store_like(group.state))
-        for image_slice in batches(
-            len(group), max(batch, PASS_BATCH) if runner.fused and sampling != "activations" else batch
-        ):
+        size = max(batch, PASS_BATCH) if runner.fused and sampling != "activations" else batch
+        for image_slice in batches(len(group), group.pass_batch(size)):
             state = State.unstacked(group.state[image_slice])
             if sampling == "activations" and block.layers:
                 shape = state.image.shape

@@ -11,7 +11,7 @@ from bayescade.training.stage import Stage
 STARTS = ("revived", "warm", "fresh")
 INPUT_LEVEL = 0.3  # standard deviation of the scaled planes of the problem, over the training set
 OUTPUT_LEVEL = 20.0  # ratio of `output_scale` to the root mean square error of the input images
-REVIVE_IMAGES = 64  # number of training images that are used to find dead features
+REVIVE_IMAGES = 64  # number of training images that are used to find dead features; fewer if they are large
 DEAD_BELOW = 0.005  # a feature is dead if it is positive in less than this fraction of the pixels
 
 
@@ -41,8 +41,8 @@ def start_block(
 def copy_weights(block: Block, previous: Block) -> None:
     """Copies the weights of the previous block; only the standard deviations of the random weights are not copied.
 
-    If a feature was always zero, refitting gave its weights the standard deviation of the prior. This is too large for
-    the start of a new training, in which the feature may be positive.
+    If a feature was always zero, the refit after training (setting `refit`) gave the last layer's weights for this feature the
+    standard deviation of the prior. This is too large for the start of a new training, in which the feature may be positive.
     """
     log_stds = {name: value for name, value in block.state_dict().items() if name.endswith("last.log_std")}
     block.load_state_dict({**previous.state_dict(), **log_stds})
@@ -60,7 +60,7 @@ def revive(
     Without this, the number of features that are not dead would fall from block to block.
     """
     group = stage.groups[0]
-    batch = slice(0, min(REVIVE_IMAGES, len(group)))
+    batch = slice(0, min(group.pass_batch(REVIVE_IMAGES), len(group)))
     planes, inputs = State.unstacked(group.state[batch]).stacked(), group.inputs[batch]
     trunk = block.trunk
     scaled = inputs * block.input_scale.reshape(-1, 1, 1)
@@ -99,7 +99,7 @@ def rescale(block: Block, stage: Stage) -> None:
     rmse, stds = stage.mse() ** 0.5, stage.input_std()
     if not (rmse > 0 and stds[0] > 0):
         raise UserError(
-            "training images: expected first images that differ from the truths, got first images equal to the truths: "
+            "training images: expected inputs of the block that differ from the truths, and gradients that are not constant: "
             "there is nothing to learn; are all images empty?"
         )
     scales = [INPUT_LEVEL / std if std > 0 else 1.0 for std in stds]  # a constant plane is not scaled

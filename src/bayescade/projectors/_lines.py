@@ -1,0 +1,132 @@
+"""The rays of scans as lines: what the matrix-free projectors compute with.
+
+With lengths in pixels, the origin in the middle of the image, x along its axis 0 (height) and y along its axis 1 (as in
+`physics/geometry.py`), the ray of view v and bin b is the line
+
+    x C + y S = Q,    C = cos t + u sin t,   S = sin t - u cos t,   u = u_0 + b du,   Q = q_0 + b dq,
+
+t being the angle of the view. With s the position on the detector: for a parallel beam u = 0 and Q = s; for a fan
+beam u = s / SDD and Q = s SOD / SDD.
+
+Joseph's weight of the pixel at (x, y) has one formula for both dominant axes,
+
+    max(0, 1 - |x C + y S - Q| / m) sqrt(1 + u^2) p / m,    m = max(|C|, |S|), p the pixel size,
+
+and x C + y S - Q is linear in b: it is (b* - b) D with D = dq - du T, T = x sin t - y cos t, and b* the bin (a
+fraction) whose ray meets the pixel's centre. So a pixel has a positive weight in the bins closer to b* than m / D.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bayescade.errors import UserError
+from bayescade.physics.geometry import Geometry
+
+ROUNDING = 1e-12
+# Columns of `Lines.numbers`; the last two are the derivatives of u and Q with respect to the offset of the detector.
+U_FIRST, U_STEP, Q_FIRST, Q_STEP, PIXEL_SIZE, U_SLOPE, Q_SLOPE = range(7)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lines:
+    """The rays of one or several scans. The images have one shape; scans with fewer views or bins are padded."""
+
+    image_shape: tuple[int, int]
+    sinogram_shape: tuple[int, int]  # the most views and the most bins of a scan
+    cosine: Tensor  # (scans, views), float64
+    sine: Tensor  # (scans, views)
+    numbers: Tensor  # (scans, 7), float64
+    counts: Tensor  # (scans, 2), int32: views and bins of each scan
+    reach: Tensor  # (scans, views), float64: an upper bound of m / D in the view
+    # sqrt(1 + u^2) p / m^2: Joseph's weight is max(0, m - |x C + y S - Q|) times this factor. (scans, views, bins), or
+    # (scans, views, 1) for parallel beams; float64.
+    factor: Tensor
+    taps: int  # most bins of a view in which a pixel has a positive weight
+    parallel: bool  # every scan is of a parallel beam
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Lines":
+        """The same lines on a device, with factors of that type."""
+        names = ("cosine", "sine", "numbers", "counts", "reach")
+        tensors = {name: getattr(self, name).to(device) for name in names}
+        return dataclasses.replace(self, **tensors, factor=self.factor.to(device, dtype))
+
+
+def scan_lines(
+    geometries: Sequence[Geometry],
+    angles: Tensor | None = None,  # (scans, views), radians, instead of those of the geometries
+    offset: Tensor | None = None,  # (scans,), instead of those of the geometries and in their units
+) -> Lines:
+    """The rays of the scans, on the CPU."""
+    shape = geometries[0].image_shape
+    for geometry in geometries:
+        if geometry.image_shape != shape:
+            raise UserError(f"geometries: expected one image shape, got {list(shape)} and {list(geometry.image_shape)}")
+    views, bins = (max(geometry.sinogram_shape[axis] for geometry in geometries) for axis in range(2))
+    view_angles = np.zeros((len(geometries), views))
+    numbers = np.empty((len(geometries), 7))
+    for number, geometry in enumerate(geometries):
+        view_angles[number, : geometry.views] = geometry.angles
+        numbers[number] = _numbers(geometry, geometry.offset if offset is None else float(offset[number].detach()))
+    if angles is not None:
+        view_angles = angles.detach().double().cpu().numpy()
+    cosine, sine = np.cos(view_angles), np.sin(view_angles)
+    reach = _reach(cosine, sine, numbers, np.array([g.bins for g in geometries]), shape)
+    return Lines(
+        image_shape=shape,
+        sinogram_shape=(views, bins),
+        cosine=torch.from_numpy(cosine),
+        sine=torch.from_numpy(sine),
+        numbers=torch.from_numpy(numbers),
+        counts=torch.tensor([geometry.sinogram_shape for geometry in geometries], dtype=torch.int32),
+        reach=torch.from_numpy(reach),
+        factor=torch.from_numpy(_factors(cosine, sine, numbers, bins)),
+        taps=max(1, math.ceil(2 * reach.max() - ROUNDING)),
+        parallel=bool((numbers[:, U_SLOPE] == 0).all()),
+    )
+
+
+def _numbers(geometry: Geometry, offset: float) -> tuple[float, ...]:
+    first = -(geometry.bins - 1) / 2 * geometry.bin_width + offset
+    u_slope = geometry.divergence
+    q_slope = geometry.ray_spacing / geometry.bin_width / geometry.pixel_size
+    width = geometry.bin_width
+    return (first * u_slope, width * u_slope, first * q_slope, width * q_slope, geometry.pixel_size, u_slope, q_slope)
+
+
+def _reach(
+    cosine: NDArray[np.float64],  # (scans, views)
+    sine: NDArray[np.float64],
+    numbers: NDArray[np.float64],  # (scans, 7)
+    bins: NDArray[np.int_],  # (scans,)
+    image_shape: tuple[int, int],
+) -> NDArray[np.float64]:
+    """An upper bound of m / D over the pixels and bins of a view, (scans, views).
+
+    C and S are linear in b, and D is linear in x and y. So m is largest at the first or the last bin, and D smallest
+    at a corner."""
+    largest = np.zeros_like(cosine)
+    for b in (np.zeros_like(bins), bins - 1):
+        u = (numbers[:, U_FIRST] + b * numbers[:, U_STEP])[:, None]
+        largest = np.maximum(largest, np.maximum(abs(cosine + u * sine), abs(sine - u * cosine)))
+    height, width = image_shape
+    largest_t = abs(sine) * (height - 1) / 2 + abs(cosine) * (width - 1) / 2
+    return largest / (numbers[:, Q_STEP, None] - numbers[:, U_STEP, None] * largest_t)
+
+
+def _factors(
+    cosine: NDArray[np.float64],  # (scans, views)
+    sine: NDArray[np.float64],
+    numbers: NDArray[np.float64],  # (scans, 7)
+    bins: int,
+) -> NDArray[np.float64]:
+    """sqrt(1 + u^2) p / m^2 of every ray; one number per view where all scans are parallel."""
+    count = bins if numbers[:, U_SLOPE].any() else 1
+    u = (numbers[:, U_FIRST, None] + numbers[:, U_STEP, None] * np.arange(count))[:, None]
+    c, s = cosine[..., None] + u * sine[..., None], sine[..., None] - u * cosine[..., None]
+    return np.sqrt(1 + u * u) * numbers[:, PIXEL_SIZE, None, None] / np.maximum(abs(c), abs(s)) ** 2

@@ -1,0 +1,228 @@
+"""The cone-beam transform of volumes, its exact transpose, and FDK: Triton on a GPU, a slow reference on a CPU."""
+
+import math
+from collections.abc import Iterator
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescade.errors import UserError
+from bayescade.kernels import cone
+from bayescade.kernels._triton import available, cdiv, interpreted
+from bayescade.physics.cone_beam import ConeBeam
+from bayescade.physics.filters import apply_ramp
+from bayescade.physics.operator import LinearOperator
+from bayescade.physics.redundancy import parker_weights, scan_kind, shared_weights, view_weights
+from bayescade.projectors._autograd import Apply
+from bayescade.projectors._lines import scan_lines
+
+ROUNDING = 1e-12
+TILE = (32, 16)  # bins and rows, or pixels and slices, of a program
+
+
+@final
+class ConeBeamTransform(LinearOperator):
+    """Line integrals of volumes (batch, 1, slices, height, width): data (batch, 1, views, levels, bins)."""
+
+    def __init__(
+        self,
+        geometry: ConeBeam,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ):
+        self.geometry = geometry
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.domain_shape = (1, *geometry.volume_shape)
+        self.range_shape = (1, *geometry.data_shape)
+        fused = available() and (self.device.type == "cuda" or interpreted())
+        if self.device.type == "cuda" and not fused:
+            raise UserError("a cone beam on a GPU needs Triton; install triton, or use device='cpu'")
+        self._pair: ConeKernels | ConeReference
+        self._pair = ConeKernels(geometry, self.device) if self.device.type == "cuda" else ConeReference(geometry)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Apply.apply(self._checked("volume", x, self.domain_shape), self._pair, False, None, None)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return Apply.apply(self._checked("data", y, self.range_shape), self._pair, True, None, None)
+
+    def initial(self, y: Tensor) -> Tensor:
+        return self.fdk(y)
+
+    def fdk(self, y: Tensor, window: str = "ram-lak") -> Tensor:
+        """Reconstruction by Feldkamp, Davis and Kress (1984), (..., 1, slices, height, width).
+
+        Exact in the middle slice; elsewhere exact only for volumes that do not change along z. Not differentiable.
+        """
+        fan = self.geometry.fan
+        rays = parker_weights(fan) if scan_kind(fan) == "short" else shared_weights(fan)
+        tangent = self.geometry.row_heights()[:, None] / fan.source_detector
+        u = fan.bin_positions() / fan.source_detector
+        cosines = 1 / np.sqrt(1 + u * u + tangent * tangent)  # (rows, bins)
+        weights = rays[:, None, :] * cosines * view_weights(fan)[:, None, None]
+        weighted = self._checked("data", y, self.range_shape) * torch.as_tensor(weights).to(y)
+        filtered = apply_ramp(weighted, fan.ray_spacing, window)
+        return self._pair.interpolated(filtered)
+
+    def _checked(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if tuple(tensor.shape[-4:]) != shape or tensor.dtype != self.dtype:
+            raise UserError(
+                f"{what}: expected shape (batch, {', '.join(map(str, shape))}) of {self.dtype}, "
+                f"got {tuple(tensor.shape)} of {tensor.dtype}"
+            )
+        return tensor
+
+
+class ConeReference:
+    """The weights of each view as lists of voxels, in float64: slow, and the transpose by construction."""
+
+    def __init__(self, geometry: ConeBeam):
+        self.geometry = geometry
+        self.lines = scan_lines([geometry.fan])
+
+    def apply(self, x: Tensor, transposed: bool) -> Tensor:
+        """A x or A' x."""
+        views, levels, bins = self.geometry.data_shape
+        size = math.prod(self.geometry.volume_shape)
+        lead = x.shape[:-4]
+        flat = x.reshape(-1, views, levels * bins) if transposed else x.reshape(-1, size)
+        shape = (flat.shape[0], size) if transposed else (flat.shape[0], views, levels * bins)
+        result = x.new_zeros(shape)
+        for view in range(views):
+            for ray, voxel, weight in self._weights(view):
+                if transposed:
+                    result.index_add_(1, voxel, flat[:, view, ray] * weight.to(x))
+                else:
+                    result[:, view].index_add_(1, ray, flat[:, voxel] * weight.to(x))
+        return result.reshape(*lead, 1, *(self.geometry.volume_shape if transposed else self.geometry.data_shape))
+
+    def pose_gradient(self, images: Tensor, sinograms: Tensor) -> tuple[Tensor, Tensor]:
+        """There are no tensors of angles and offset."""
+        raise NotImplementedError
+
+    def interpolated(self, filtered: Tensor) -> Tensor:
+        """The last step of FDK: the sum over views of (SOD / U)^2 times the data interpolated where a voxel is seen."""
+        geometry, fan = self.geometry, self.geometry.fan
+        slices, height, width = geometry.volume_shape
+        p = fan.pixel_size
+        x = ((torch.arange(height).double() - (height - 1) / 2) * p)[:, None]
+        y = ((torch.arange(width).double() - (width - 1) / 2) * p)[None, :]
+        z = ((torch.arange(slices).double() - (slices - 1) / 2) * p)[:, None, None]
+        lead = filtered.shape[:-4]
+        data = filtered.reshape(-1, *geometry.data_shape)
+        volume = filtered.new_zeros((len(data), *geometry.volume_shape))
+        first_bin, first_row = float(fan.bin_positions()[0]), float(geometry.row_heights()[0])
+        for view, angle in enumerate(fan.angles):
+            depth = fan.source_origin - (x * math.sin(angle) - y * math.cos(angle))
+            scale = fan.source_detector / depth
+            b = ((x * math.cos(angle) + y * math.sin(angle)) * scale - first_bin) / fan.bin_width
+            r = (z * scale - first_row) / geometry.row_height
+            for row_tap in (0, 1):
+                for tap in (0, 1):
+                    k, m = b.floor() + tap, r.floor() + row_tap
+                    weight = (1 - (b - k).abs()) * (1 - (r - m).abs()) * (fan.source_origin / depth) ** 2
+                    inside = (k >= 0) & (k < fan.bins) & (m >= 0) & (m < geometry.detector_rows)
+                    index = m.clamp(0, geometry.detector_rows - 1) * fan.bins + k.clamp(0, fan.bins - 1)
+                    values = data[:, view].flatten(1)[:, index.long()]
+                    volume += values * (weight * inside).to(filtered)
+        return volume.reshape(*lead, 1, *geometry.volume_shape)
+
+    def _weights(self, view: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Rays (row * bins + bin), voxels and weights, for each dominant axis and each of the four voxels of a step."""
+        geometry, fan, lines = self.geometry, self.geometry.fan, self.lines
+        slices, height, width = geometry.volume_shape
+        c, s = float(lines.cosine[0, view]), float(lines.sine[0, view])
+        u_first, u_step, q_first, q_step, p = lines.numbers[0, :5].tolist()
+        b = torch.arange(fan.bins, dtype=torch.float64)
+        u, q = u_first + b * u_step, q_first + b * q_step
+        big_c, big_s = c + u * s, s - u * c
+        along_y = big_c.abs() >= big_s.abs()
+        tangent = torch.as_tensor(geometry.row_heights() / fan.source_detector)
+        for axis in (False, True):
+            chosen = torch.nonzero(along_y == axis)[:, 0]
+            major, minor = (big_c, big_s) if axis else (big_s, big_c)
+            steps, size = (width, height) if axis else (height, width)
+            along = torch.arange(steps, dtype=torch.float64) - (steps - 1) / 2
+            across = (q[chosen, None] - along * minor[chosen, None]) / major[chosen, None]  # (bins, steps)
+            x, y = (across, along.expand_as(across)) if axis else (along.expand_as(across), across)
+            depth = fan.source_origin / p - (x * s - y * c)
+            z = tangent[:, None, None] * depth + (slices - 1) / 2  # (rows, bins, steps)
+            pixel = across + (size - 1) / 2
+            length = ((1 + u[chosen] ** 2) + tangent[:, None] ** 2).sqrt() / major[chosen].abs() * p  # (rows, bins)
+            ray = (torch.arange(geometry.detector_rows)[:, None] * fan.bins + chosen)[..., None].expand(z.shape)
+            step = torch.arange(steps).expand(z.shape)
+            for tap in (0, 1):
+                for slice_tap in (0, 1):
+                    k, m = (pixel.floor() + tap).expand(z.shape), z.floor() + slice_tap
+                    weight = (1 - (pixel - k).abs()) * (1 - (z - m).abs()) * length[..., None]
+                    inside = (k >= 0) & (k < size) & (m >= 0) & (m < slices) & (weight > 0)
+                    row, column = (k, step) if axis else (step, k)
+                    voxel = (m * height + row) * width + column
+                    yield ray[inside], voxel[inside].long(), weight[inside]
+
+
+class ConeKernels:
+    """The same by Triton kernels, without atomics."""
+
+    def __init__(self, geometry: ConeBeam, device: torch.device):
+        self.geometry = geometry
+        fan = geometry.fan
+        self.lines = scan_lines([fan]).to(device, torch.float64)
+        p, heights = fan.pixel_size, geometry.row_heights()
+        step = geometry.row_height / fan.source_detector
+        numbers = [heights[0] / fan.source_detector, step, fan.source_origin / p]
+        self.heights = torch.tensor(numbers, dtype=torch.float64, device=device)
+        nearest = fan.source_origin / p - math.hypot(*fan.image_shape) / 2 - 1
+        self.row_reach = 1 / (step * max(nearest, 1e-3))
+
+    def apply(self, x: Tensor, transposed: bool) -> Tensor:
+        """A x or A' x."""
+        return self._back(x, interpolate=False) if transposed else self._forward(x)
+
+    def interpolated(self, filtered: Tensor) -> Tensor:
+        """The last step of FDK."""
+        return self._back(filtered, interpolate=True)
+
+    def pose_gradient(self, images: Tensor, sinograms: Tensor) -> tuple[Tensor, Tensor]:
+        """There are no tensors of angles and offset."""
+        raise NotImplementedError
+
+    def _forward(self, x: Tensor) -> Tensor:
+        views, levels, bins = self.geometry.data_shape
+        slices, height, width = self.geometry.volume_shape
+        volumes = x.reshape(-1, slices, height, width).permute(0, 2, 3, 1).contiguous()
+        data = x.new_zeros((len(volumes), views, bins, levels))
+        grid = (cdiv(bins, TILE[0]), views, len(volumes) * cdiv(levels, TILE[1]))
+        lines = (self.lines.cosine, self.lines.sine, self.lines.numbers, self.lines.counts, self.heights)
+        sizes = (height, width, slices, views, bins, levels)
+        cone.project_cone[grid](volumes, data, *lines, *sizes, BINS=TILE[0], LEVELS=TILE[1])
+        return data.transpose(2, 3).reshape(*x.shape[:-4], 1, views, levels, bins)
+
+    def _back(self, y: Tensor, interpolate: bool) -> Tensor:
+        views, levels, bins = self.geometry.data_shape
+        slices, height, width = self.geometry.volume_shape
+        data = y.reshape(-1, views, levels, bins).transpose(2, 3).contiguous()
+        volumes = y.new_empty((len(data), height, width, slices))
+        grid = (cdiv(width, TILE[0]), height, len(data) * cdiv(slices, TILE[1]))
+        lines = (self.lines.cosine, self.lines.sine, self.lines.reach, self.lines.numbers, self.heights)
+        cone.back_project_cone[grid](
+            data,
+            volumes,
+            *lines,
+            height,
+            width,
+            slices,
+            views,
+            bins,
+            levels,
+            TAPS=2 if interpolate else self.lines.taps,
+            ROW_TAPS=max(1, math.ceil(2 * self.row_reach - ROUNDING)),
+            ROW_REACH=self.row_reach,
+            INTERPOLATE=interpolate,
+            PIXELS=TILE[0],
+            SLICES=TILE[1],
+        )
+        return volumes.permute(0, 3, 1, 2).reshape(*y.shape[:-4], 1, slices, height, width)

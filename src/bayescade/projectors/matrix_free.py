@@ -1,0 +1,126 @@
+"""The matrix-free projector: Joseph's line integrals computed ray by ray, of any size, ready at once.
+
+Forward is a sum along each ray, the adjoint a sum over the rays near each pixel: the same weights from one formula
+(`_lines`), so that each is the exact transpose of the other."""
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescade.devices import available_bytes
+from bayescade.errors import UserError
+from bayescade.physics.fbp import interpolated_back_projection
+from bayescade.physics.geometry import FanBeam, Geometry
+from bayescade.physics.ray_transform import RayTransform
+from bayescade.projectors._autograd import Apply
+from bayescade.projectors._kernels import matrix_free_kernels
+from bayescade.projectors._lines import Lines, scan_lines
+
+COPIES = 3  # memory of a projection divided by that of its input and output
+
+
+@final
+class LinePair:
+    """Sums along lines and their transpose, for images of one scan or of several, without autograd."""
+
+    def __init__(self, lines: Lines):
+        self.lines = lines
+        self.scans = lines.cosine.shape[0]
+        self.kernels = matrix_free_kernels(lines.cosine.device)
+
+    def apply(self, x: Tensor, transposed: bool) -> Tensor:
+        """A x or A' x, (..., scans, 1, *shape); images of several scans alternate between the scans."""
+        shapes = self.lines.image_shape, self.lines.sinogram_shape
+        domain, result = reversed(shapes) if transposed else shapes
+        apply = self.kernels.adjoint if transposed else self.kernels.forward
+        flat: Tensor = apply(self.lines, x.reshape(-1, self.scans, *domain))
+        return flat.reshape(*x.shape[:-3], 1, *result)
+
+    def interpolated(self, filtered: Tensor) -> Tensor:
+        """The last step of FBP of fan beams, (..., 1, height, width)."""
+        flat: Tensor = self.kernels.interpolated(
+            self.lines, filtered.reshape(-1, self.scans, *self.lines.sinogram_shape)
+        )
+        return flat.reshape(*filtered.shape[:-3], 1, *self.lines.image_shape)
+
+    def pose_gradient(self, images: Tensor, sinograms: Tensor) -> tuple[Tensor, Tensor]:
+        """Derivatives of <A x, y> with respect to angles (scans, views) and offset (scans,)."""
+        x = images.reshape(-1, self.scans, *self.lines.image_shape)
+        y = sinograms.reshape(-1, self.scans, *self.lines.sinogram_shape).double()
+        by_angle, by_offset = self.kernels.derivatives(self.lines, x)
+        return (by_angle * y).sum((0, 3)), (by_offset * y).sum((0, 2, 3))
+
+
+@final
+class MatrixFreeProjector(RayTransform):
+    """Ray transform computed ray by ray; build it with `ray_transform(geometry, projector="matrix-free")`."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        angles: Tensor | None = None,  # (views,): instead of those of the geometry
+        offset: Tensor | None = None,  # (): instead of that of the geometry
+    ):
+        guard_memory(geometry, torch.device(device), dtype)
+        self.geometry = geometry
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.domain_shape = (1, *geometry.image_shape)
+        self.range_shape = (1, *geometry.sinogram_shape)
+        self.angles, self.offset = angles, offset
+        moved = scan_lines(
+            [geometry], None if angles is None else angles[None], None if offset is None else offset.reshape(1)
+        )
+        self._pair = LinePair(moved.to(self.device, dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check("image", x, self.domain_shape)
+        return Apply.apply(x, self._pair, False, self.angles, self.offset)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        self._check("sinogram", y, self.range_shape)
+        return Apply.apply(y, self._pair, True, self.angles, self.offset)
+
+    def moved(self, angles: Tensor | None = None, offset: Tensor | None = None) -> "MatrixFreeProjector":
+        """The same scan with other angles (views,) in radians or another offset of the detector, tensors in float64.
+
+        Results are differentiable, once, with respect to these tensors: for the estimation of centre and angles. The
+        derivative exists except where a ray meets a pixel centre or changes its dominant axis. FBP uses the unmoved
+        geometry."""
+        for name, pose, shape in (("angles", angles, (self.geometry.views,)), ("offset", offset, ())):
+            if pose is not None and (tuple(pose.shape) != shape or pose.dtype != torch.float64):
+                raise UserError(
+                    f"{name}: expected a tensor of shape {shape} in float64, got {tuple(pose.shape)} {pose.dtype}"
+                )
+        return MatrixFreeProjector(self.geometry, self.device, self.dtype, angles, offset)
+
+    def back_projection(self, geometry: Geometry, filtered: Tensor) -> Tensor:
+        return back_projection(self, geometry, filtered)
+
+
+def back_projection(operator: RayTransform, geometry: Geometry, filtered: Tensor) -> Tensor:
+    """The last step of FBP, for every projector: without a matrix for fan beams, by the operator's adjoint for
+    parallel beams."""
+    if isinstance(geometry, FanBeam):
+        if filtered.requires_grad:
+            return interpolated_back_projection(geometry, filtered)
+        return LinePair(scan_lines([geometry]).to(filtered.device, filtered.dtype)).interpolated(filtered)
+    if geometry.bins == operator.geometry.bins:
+        return operator.adjoint(filtered)
+    return MatrixFreeProjector(geometry, filtered.device, filtered.dtype).adjoint(filtered)
+
+
+def guard_memory(geometry: Geometry, device: torch.device, dtype: torch.dtype) -> None:
+    """Raises if one image and its sinogram, with the copies that a projection needs, do not fit memory."""
+    numbers = math.prod(geometry.image_shape) + math.prod(geometry.sinogram_shape)
+    needed, free = COPIES * numbers * dtype.itemsize, available_bytes(device)
+    if needed > free:
+        raise UserError(
+            f"one image of {geometry.image_shape[0]} x {geometry.image_shape[1]} with {geometry.views} views of "
+            f"{geometry.bins} bins needs about {needed / 1e9:.2g} GB, and {free / 1e9:.2g} GB are free on {device}; "
+            "use larger pixels, fewer views, or fewer bins"
+        )

@@ -1,0 +1,120 @@
+"""A batch in which every image has its own scan: angles, number of views, offset, widths and distances, in one call.
+
+Sinograms are padded with zeros to the most views and the most bins of a scan. For many scans, as training on many
+geometries has."""
+
+import functools
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from bayescade.errors import UserError
+from bayescade.physics.fbp import fbp_weights, with_added_bins
+from bayescade.physics.filters import apply_ramp
+from bayescade.physics.geometry import FanBeam, Geometry
+from bayescade.physics.linalg import norms
+from bayescade.physics.operator import LinearOperator
+from bayescade.projectors._autograd import Apply
+from bayescade.projectors._lines import scan_lines
+from bayescade.projectors.matrix_free import LinePair
+
+
+@final
+class PerImageProjector(LinearOperator):
+    """Line integrals of images, image k along the rays of geometry k; a batch holds every geometry once, or several
+    times in turn.
+
+    It is block-diagonal: `norm` is the largest of `norms`, and methods that divide by a norm should use `norms`.
+    """
+
+    def __init__(
+        self,
+        geometries: Sequence[Geometry],  # with one image shape
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ):
+        if not geometries:
+            raise UserError("geometries: expected at least one, got an empty list")
+        self.geometries = tuple(geometries)
+        self.device = torch.device(device)
+        self.dtype = dtype
+        lines = scan_lines(self.geometries)
+        self.domain_shape = (1, *lines.image_shape)
+        self.range_shape = (1, *lines.sinogram_shape)
+        self._pair = LinePair(lines.to(self.device, dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check("image", x, self.domain_shape)
+        return Apply.apply(x, self._pair, False, None, None)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        self._check("sinogram", y, self.range_shape)
+        return Apply.apply(y, self._pair, True, None, None)
+
+    @functools.cached_property
+    def norms(self) -> Tensor:
+        """The spectral norm of every scan, (scans,), float64; computed once."""
+        return norms(self, len(self.geometries))
+
+    @functools.cached_property
+    def norm(self) -> float:
+        """The largest of the norms."""
+        return float(self.norms.max())
+
+    def initial(self, y: Tensor) -> Tensor:
+        return self.fbp(y)
+
+    def fbp(self, y: Tensor, window: str = "ram-lak", ramp: str = "band-limited") -> Tensor:
+        """Filtered back-projection of every image with the weights of its scan."""
+        self._check("sinogram", y, self.range_shape)
+        if ramp == "shifted" and len({geometry.bins for geometry in self.geometries}) > 1:
+            raise UserError("ramp shifted: expected scans with one number of bins; use ramp='band-limited'")
+        fans = [number for number, geometry in enumerate(self.geometries) if isinstance(geometry, FanBeam)]
+        others = [number for number in range(len(self.geometries)) if number not in set(fans)]
+        scans = y.unflatten(0, (-1, len(self.geometries)))
+        images = y.new_empty((*scans.shape[:2], *self.domain_shape))
+        for numbers in (fans, others):
+            if numbers:
+                images[:, numbers] = self._fbp(numbers, scans[:, numbers], window, ramp)
+        return images.flatten(0, 1)
+
+    def _fbp(self, numbers: list[int], scans: Tensor, window: str, ramp: str) -> Tensor:
+        """FBP of the scans with these numbers, (images, scans, 1, height, width); all fan beams, or all parallel
+        beams."""
+        geometries = [self.geometries[number] for number in numbers]
+        weights = [fbp_weights(geometry, ramp) for geometry in geometries]
+        margin = max(max(weight.added) for weight in weights)
+        views, bins = self.range_shape[1:]
+        before = torch.zeros(len(geometries), 1, views, bins)
+        after = torch.zeros(len(geometries), 1, views, bins + 2 * margin)
+        for number, (geometry, weight) in enumerate(zip(geometries, weights, strict=True)):
+            v, b = geometry.sinogram_shape
+            before[number, :, :v, :b] = 1 if weight.rays is None else torch.as_tensor(weight.rays)
+            view_weight = 1 if weight.views is None else torch.as_tensor(weight.views)[:, None]
+            first, last = margin - weight.added[0], margin + b + weight.added[1]
+            after[number, :, :v, first:last] = weight.scale / geometry.ray_spacing * view_weight
+        wide = [with_added_bins(geometry, (margin, margin)) for geometry in geometries]
+        filtered = apply_ramp(pad(scans * before.to(scans), (margin, margin)), 1.0, window, ramp) * after.to(scans)
+        lines = scan_lines(wide)
+        wider = lines.sinogram_shape
+        filtered = filtered[..., : wider[0], : wider[1]].contiguous()
+        pair = LinePair(lines.to(self.device, self.dtype))
+        if isinstance(geometries[0], FanBeam):
+            return pair.interpolated(filtered)
+        return pair.apply(filtered, True)
+
+    def _check(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+        count = len(self.geometries)
+        if tuple(tensor.shape[-3:]) != shape or tensor.numel() == 0 or tensor.shape[:-3].numel() % count:
+            expected = ", ".join(map(str, shape))
+            raise UserError(
+                f"{what}: expected shape (batch, {expected}) with a batch that is a multiple of {count}, the number of "
+                f"geometries, got {tuple(tensor.shape)}"
+            )
+        if tensor.dtype != self.dtype:
+            raise UserError(
+                f"{what}: this operator holds {self.dtype}, got {tensor.dtype}; convert with .to({self.dtype})"
+            )

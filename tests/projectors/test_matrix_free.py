@@ -1,0 +1,142 @@
+"""What only matrix-free projectors do: derivatives with respect to angles and offset, and the Triton kernels."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bayescade.errors import UserError
+from bayescade.kernels._triton import available
+from bayescade.physics.fbp import interpolated_back_projection
+from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
+from bayescade.projectors import MatrixFreeProjector, _cpu, _gpu
+from bayescade.projectors._lines import scan_lines
+from tests.conftest import skip
+from tests.geometries import geometries
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+STEP = 1e-6
+# No ray meets a pixel centre or has two dominant axes.
+SCANS = [
+    ParallelBeam([0.313, 1.2, 2.7, 4.1], bins=9, bin_width=0.83, offset=0.137, pixel_size=1.3, image_shape=(7, 6)),
+    FanBeam([0.21, 2.93, 4.4], 16, 1.1, 0.071, 1.2, (5, 7), source_origin=9, source_detector=14),
+]
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("geometry", SCANS, ids=["parallel", "fan"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_derivatives_by_angles_and_offset_are_the_numerical_ones(geometry: Geometry, transposed: bool) -> None:
+    x, y = random(3, 1, *geometry.image_shape), random(3, 1, *geometry.sinogram_shape, seed=1)
+    still = MatrixFreeProjector(geometry, dtype=torch.float64)
+
+    def inner(angles: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+        moved = still.moved(angles, offset)
+        return (moved.adjoint(y) * x).sum() if transposed else (moved(x) * y).sum()
+
+    angles = torch.tensor(geometry.angles, dtype=torch.float64, requires_grad=True)
+    offset = torch.tensor(geometry.offset, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(inner, (angles, offset), eps=STEP, atol=1e-5)
+
+
+def test_a_gradient_finds_the_centre_of_rotation() -> None:
+    """The misfit of a scan with a displaced detector is minimised from 0.4 bins away."""
+    angles = np.arange(24) * math.pi / 24
+    truth = ParallelBeam(angles, 40, 1.0, 0.4, image_shape=(24, 24))
+    i, j = np.indices((24, 24)) - 11.5
+    image = torch.tensor(np.exp(-((i - 2) ** 2 + (j + 3) ** 2) / 18))[None, None]
+    data = MatrixFreeProjector(truth, dtype=torch.float64)(image)
+    still = MatrixFreeProjector(ParallelBeam(angles, 40, image_shape=(24, 24)), dtype=torch.float64)
+    offset = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([offset], line_search_fn="strong_wolfe")
+
+    def misfit() -> torch.Tensor:
+        optimiser.zero_grad()
+        loss = ((still.moved(offset=offset)(image) - data) ** 2).sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(misfit)
+    assert offset.item() == pytest.approx(0.4, abs=1e-3)
+
+
+def test_a_pose_of_another_shape_or_type_is_named() -> None:
+    operator = MatrixFreeProjector(SCANS[0])
+    with pytest.raises(UserError, match=r"angles: expected a tensor of shape \(4,\) in float64, got \(3,\)"):
+        operator.moved(torch.zeros(3, dtype=torch.float64))
+    with pytest.raises(UserError, match="offset: expected"):
+        operator.moved(offset=torch.zeros(1))
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.3])
+def test_the_interpolation_of_fbp_is_the_reference(offset: float) -> None:
+    geometry = FanBeam(np.arange(9) * 0.7, 21, 1.1, offset, image_shape=(9, 12), source_origin=30, source_detector=40)
+    filtered = random(2, 1, 9, 21) - 0.5
+    expected = interpolated_back_projection(geometry, filtered)
+    computed = MatrixFreeProjector(geometry, dtype=torch.float64).back_projection(geometry, filtered)
+    torch.testing.assert_close(computed, expected, rtol=1e-12, atol=1e-12)
+    leaf = filtered.clone().requires_grad_()
+    image = MatrixFreeProjector(geometry, dtype=torch.float64).fbp(leaf)
+    (gradient,) = torch.autograd.grad(image.sum(), leaf)
+    assert bool(gradient.abs().sum() > 0)
+
+
+def test_one_thread_and_two_give_the_same_bits() -> None:
+    operator, x = MatrixFreeProjector(SCANS[1]), random(2, 1, *SCANS[1].image_shape).float()
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            y = operator(x)
+            results.append((y, operator.adjoint(y)))
+    finally:
+        torch.set_num_threads(threads)
+    for one, two in zip(*results, strict=True):
+        assert torch.equal(one, two)
+
+
+NAMES = ("forward", "adjoint", "interpolated", "derivatives")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(scans=st.lists(geometries, min_size=1, max_size=3), images=st.sampled_from([1, 2, 9]))
+@settings(max_examples=8, deadline=None)
+def test_kernels_equal_the_cpu(name: str, scans: list[Geometry], images: int) -> None:
+    """On a CPU the Triton kernels run through the interpreter. Scans of one call may differ in all but the image shape."""
+    if not available():
+        skip("Triton is not installed")
+    shape = scans[0].image_shape
+    scans = [scan for scan in scans if scan.image_shape == shape]
+    lines = scan_lines(scans)
+    size = lines.image_shape if name in ("forward", "derivatives") else lines.sinogram_shape
+    x = random(images, len(scans), *size)
+    for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 3e-5)):
+        expected = getattr(_cpu, name)(lines.to(torch.device("cpu"), torch.float64), x)
+        computed = getattr(_gpu, name)(lines.to(DEVICE, dtype), x.to(DEVICE, dtype))
+        for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in (computed, expected)), strict=True):
+            assert float((a.cpu().double() - b).abs().max()) <= tolerance * max(float(b.abs().max()), 1e-30)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("images", [1, 3, 16, 40])
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_equal_the_cpu_at_full_size(name: str, images: int) -> None:
+    scans: list[Geometry] = [
+        ParallelBeam(np.arange(45) * 0.07, 150, 0.9, 0.3, image_shape=(96, 80)),
+        FanBeam(np.arange(60) * 0.105, 170, 1.2, image_shape=(96, 80), source_origin=200, source_detector=260),
+    ]
+    lines = scan_lines(scans)
+    size = lines.image_shape if name in ("forward", "derivatives") else lines.sinogram_shape
+    x = random(images, 2, *size)
+    expected = getattr(_cpu, name)(lines.to(torch.device("cpu"), torch.float64), x)
+    for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 1e-5)):
+        computed = getattr(_gpu, name)(lines.to(DEVICE, dtype), x.to(DEVICE, dtype))
+        for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in (computed, expected)), strict=True):
+            assert float((a.cpu().double() - b).norm() / b.norm()) <= tolerance
