@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from bayescade.errors import UserError
+from bayescade.kernels._triton import available
 from bayescade.physics.cases import case_geometry
 from bayescade.physics.geometry import ParallelBeam
 from bayescade.projectors import MatrixFreeProjector, MatrixProjector, ray_transform
+from bayescade.projectors._choice import choose_projector
 
 SMALL = case_geometry("sparse-32")
 LARGE = ParallelBeam(np.arange(720) * math.pi / 720, bins=727, image_shape=(512, 512))
@@ -30,6 +32,19 @@ def test_memory_is_a_limit_for_the_choice_and_an_error_for_a_matrix() -> None:
     assert isinstance(ray_transform(SMALL, memory_limit=1_000_000), MatrixFreeProjector)
     with pytest.raises(UserError, match="projector='matrix-free'"):
         ray_transform(case_geometry("sparse-33"), projector="matrix", memory_limit=1_000_000)
+
+
+@pytest.mark.skipif(not available(), reason="on a GPU without Triton there is only the matrix")
+@pytest.mark.parametrize(
+    ("geometry", "batch", "chosen"),
+    [(SMALL, 1, "matrix"), (SMALL, 128, "matrix"), (LARGE, 1, "matrix-free"), (LARGE, 16, "matrix-free")],
+)
+def test_on_a_gpu_the_faster_one_of_the_measured_ones_is_chosen(
+    geometry: ParallelBeam, batch: int, chosen: str
+) -> None:
+    """docs/performance.md has the times. The memory limit is large, so that it does not decide."""
+    device = torch.device("cuda")
+    assert choose_projector(geometry, device, torch.float32, batch, 1000, memory_limit=10**11) == chosen
 
 
 def test_the_choice_can_be_overridden() -> None:

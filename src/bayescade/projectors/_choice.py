@@ -1,6 +1,7 @@
 """Which projector takes less time: the rule of `ray_transform`."""
 
 import dataclasses
+import math
 
 import torch
 
@@ -22,14 +23,16 @@ class Costs:
     matrix_call: float  # of a call, whatever the number of weights
     matrix_read: float  # of a call, per weight, for any batch
     matrix_multiply: float  # of a call, per weight and image
+    matrix_multiply_cached: float  # the same if images and sinograms of the batch fit the cache
+    cache_bytes: int
     direct_call: float  # of a call without a matrix, whatever the number of weights; on a CPU for every image
     direct_start: float  # per weight, for any batch
     direct_compute: float  # per weight and image
 
 
 # Two cores; one H200.
-CPU = Costs(27e-9, 1e-4, 0.35e-9, 0.07e-9, 1.1e-3, 0.0, 0.52e-9)
-GPU = Costs(12e-9, 1.9e-4, 2.5e-12, 3e-12, 2.3e-4, 1.7e-12, 0.25e-12)
+CPU = Costs(27e-9, 1e-4, 0.35e-9, 0.07e-9, 0.07e-9, 0, 1.1e-3, 0.0, 0.52e-9)
+GPU = Costs(12e-9, 1.5e-4, 2.5e-12, 3e-12, 0.6e-12, 2**25, 2.6e-4, 1.7e-12, 0.25e-12)
 
 
 def choose_projector(
@@ -55,7 +58,10 @@ def choose_projector(
     if matrix_bytes(geometry, dtype) > limit or weights > MOST_ENTRIES:
         return "matrix-free"
     cost = CPU if device.type == "cpu" else GPU
-    matrix = cost.matrix_call + weights * (cost.matrix_read + batch * cost.matrix_multiply)
+    numbers = math.prod(geometry.image_shape) + math.prod(geometry.sinogram_shape)
+    cached = batch * numbers * dtype.itemsize <= cost.cache_bytes
+    multiply = cost.matrix_multiply_cached if cached else cost.matrix_multiply
+    matrix = cost.matrix_call + weights * (cost.matrix_read + batch * multiply)
     direct = cost.direct_call * (batch if device.type == "cpu" else 1)
     direct += weights * (cost.direct_start + batch * cost.direct_compute)
     return "matrix" if weights * cost.build + calls * matrix < calls * direct else "matrix-free"
