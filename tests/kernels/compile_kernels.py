@@ -109,7 +109,7 @@ RAYS, PIXELS = ("VIEWS", "BINS"), ("TILE_HEIGHT", "TILE_WIDTH")
 POINTERS = (
     "rows columns sinograms by_angle by_offset images_out cosine sine numbers reach counts".split()  # noqa: SIM905
 )
-back = {"TAPS": 3, "PARALLEL": False, "INTERPOLATE": False}
+back = {"TAPS": 3, "UNROLLED": 3, "PARALLEL": False, "INTERPOLATE": False}
 last = {"IN": 16, "SHARED": True}
 planes = {"PLANES": 2, "PLANE_GROUP": 1, "OUT": 16, "OUT_STRIDE": 16}
 print(

@@ -99,6 +99,16 @@ def test_fdk_gives_back_a_ball() -> None:
     assert float(volume[(distance > 9) & (np.hypot(x, y) < 13)].mean()) == pytest.approx(0, abs=0.01)
 
 
+@pytest.mark.parametrize(("bins", "offset"), [(40, 0.0), (24, 12.0), (24, -12.0)])
+def test_fdk_of_one_row_is_the_fbp_of_the_fan(bins: int, offset: float) -> None:
+    """Also for a detector that reaches past the axis on one side only."""
+    angles = np.arange(60) * 2 * math.pi / 60
+    fan = FanBeam(angles, bins, 1.25, offset, image_shape=(20, 20), source_origin=100, source_detector=125)
+    y = random(1, 1, 60, bins)
+    volume = ConeBeamTransform(ConeBeam(fan, 1, slices=1), dtype=torch.float64).fdk(y[:, :, :, None])
+    torch.testing.assert_close(volume[:, :, 0], ray_transform(fan, dtype=torch.float64).fbp(y))
+
+
 @pytest.mark.parametrize("geometry", SCANS)
 def test_kernels_equal_the_reference(geometry: ConeBeam) -> None:
     """On a CPU the Triton kernels run through the interpreter."""
@@ -129,7 +139,12 @@ def test_the_transpose_on_the_gpu_at_full_size() -> None:
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"rows": 0}, "detector_rows: expected"), ({"slices": 0}, "slices: expected"), ({"rows": 100}, "cone angle")],
+    [
+        ({"rows": 0}, "detector_rows: expected"),
+        ({"slices": 0}, "slices: expected"),
+        ({"rows": 100}, "cone angle"),
+        ({"row_offset": math.nan}, "row_offset"),
+    ],
 )
 def test_bad_cones_are_named(values: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):

@@ -1,21 +1,29 @@
 import gc
 import weakref
 
+import numpy as np
 import pytest
 import torch
 
 from bayescade.errors import UserError
 from bayescade.physics.cases import case_geometry
-from bayescade.physics.geometry import ParallelBeam
+from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
 from bayescade.projectors import ray_transform
 from bayescade.projectors.matrix import entry_count
 
 
-def test_entries_are_counted_before_they_are_stored() -> None:
-    for case in ("sparse-8", "limited-90"):
-        geometry = case_geometry(case)
-        stored = ray_transform(geometry)._pair.matrix.values().numel()  # type: ignore[attr-defined]
-        assert entry_count(geometry) == pytest.approx(stored, rel=0.01)
+@pytest.mark.parametrize(
+    ("geometry", "tolerance"),
+    [
+        (case_geometry("sparse-8"), 0.01),
+        (case_geometry("limited-90"), 0.01),
+        (FanBeam(np.arange(20) * 0.314, 1000, source_origin=95, source_detector=95), 0.05),
+        (FanBeam(np.arange(20) * 0.314, 400, source_origin=200, source_detector=300), 0.05),
+    ],
+)
+def test_entries_are_counted_before_they_are_stored(geometry: Geometry, tolerance: float) -> None:
+    stored = ray_transform(geometry, projector="matrix")._pair.matrix.values().numel()  # type: ignore[attr-defined]
+    assert entry_count(geometry) == pytest.approx(stored, rel=tolerance)
 
 
 def test_an_operator_that_lives_is_shared_and_none_is_kept() -> None:

@@ -66,6 +66,46 @@ def test_a_gradient_finds_the_centre_of_rotation() -> None:
     assert offset.item() == pytest.approx(0.4, abs=1e-3)
 
 
+def test_a_moved_scan_follows_its_tensors_and_earlier_moves() -> None:
+    geometry = SCANS[0]
+    still, x = MatrixFreeProjector(geometry, dtype=torch.float64), random(1, 1, *geometry.image_shape)
+    offset = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    moved = still.moved(offset=offset)
+    before = moved(x).detach()
+    with torch.no_grad():
+        offset += 0.7
+    assert not torch.allclose(moved(x), before)
+    torch.testing.assert_close(moved(x), still.moved(offset=offset)(x))
+    angles = torch.tensor(geometry.angles, dtype=torch.float64) + 0.1
+    torch.testing.assert_close(still.moved(angles).moved(offset=offset)(x), still.moved(angles, offset)(x))
+    y = still(x)
+    torch.testing.assert_close(moved.fbp(y), still.fbp(y))  # FBP uses the unmoved geometry
+
+
+def test_derivatives_that_are_not_there_are_errors() -> None:
+    still, x = MatrixFreeProjector(SCANS[0], dtype=torch.float64), random(1, 1, *SCANS[0].image_shape)
+    offset = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad((still.moved(offset=offset)(x) ** 2).sum(), offset, create_graph=True)
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        torch.autograd.grad(gradient, offset)
+    with pytest.raises(NotImplementedError, match="forward mode"):
+        torch.func.jvp(lambda o: still.moved(offset=o)(x), (offset.detach(),), (torch.ones_like(offset),))
+
+
+def test_large_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels count in 32 bits."""
+    if not available():
+        skip("Triton is not installed")
+    geometry = SCANS[1]
+    lines = scan_lines([geometry]).to(DEVICE, torch.float64)
+    x, y = (random(9, 1, *shape).to(DEVICE) for shape in (geometry.image_shape, geometry.sinogram_shape))
+    calls = [(_gpu.forward, x), (_gpu.adjoint, y), (_gpu.interpolated, y), (_gpu.derivatives, x)]
+    whole = [call(lines, value) for call, value in calls]
+    monkeypatch.setattr(_gpu, "MOST_NUMBERS", 4 * 60)
+    for (call, value), expected in zip(calls, whole, strict=True):
+        torch.testing.assert_close(call(lines, value), expected)
+
+
 def test_a_pose_of_another_shape_or_type_is_named() -> None:
     operator = MatrixFreeProjector(SCANS[0])
     with pytest.raises(UserError, match=r"angles: expected a tensor of shape \(4,\) in float64, got \(3,\)"):
@@ -105,7 +145,21 @@ def test_one_thread_and_two_give_the_same_bits() -> None:
 NAMES = ("forward", "adjoint", "interpolated", "derivatives")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("geometry", SCANS, ids=["parallel", "fan"])
+def test_kernels_of_derivatives_equal_the_cpu(geometry: Geometry) -> None:
+    """Away from the rays through pixel centres, where there is no derivative."""
+    if not available():
+        skip("Triton is not installed")
+    lines = scan_lines([geometry])
+    x = random(2, 1, *geometry.image_shape)
+    expected = _cpu.derivatives(lines.to(torch.device("cpu"), torch.float64), x)
+    for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 3e-5)):
+        computed = _gpu.derivatives(lines.to(DEVICE, dtype), x.to(DEVICE, dtype))
+        for a, b in zip(computed, expected, strict=True):
+            assert float((a.cpu().double() - b).abs().max()) <= tolerance * float(b.abs().max())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "derivatives"])
 @given(scans=st.lists(geometries, min_size=1, max_size=3), images=st.sampled_from([1, 2, 9]))
 @settings(max_examples=8, deadline=None)
 def test_kernels_equal_the_cpu(name: str, scans: list[Geometry], images: int) -> None:
@@ -115,7 +169,7 @@ def test_kernels_equal_the_cpu(name: str, scans: list[Geometry], images: int) ->
     shape = scans[0].image_shape
     scans = [scan for scan in scans if scan.image_shape == shape]
     lines = scan_lines(scans)
-    size = lines.image_shape if name in ("forward", "derivatives") else lines.sinogram_shape
+    size = lines.image_shape if name == "forward" else lines.sinogram_shape
     x = random(images, len(scans), *size)
     for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 3e-5)):
         expected = getattr(_cpu, name)(lines.to(torch.device("cpu"), torch.float64), x)

@@ -1,5 +1,6 @@
 """Triton, if it is installed; without it the kernels are plain functions that are never called (see `available`)."""
 
+import contextlib
 import dataclasses
 import os
 from typing import Any
@@ -15,7 +16,7 @@ except ImportError:  # the CPU build of torch does not install Triton
     triton = None
     tl = None
 
-__all__ = ["Launch", "available", "cdiv", "interpreted", "is_fused", "jit", "tl"]
+__all__ = ["Launch", "available", "cdiv", "device_of", "interpreted", "is_fused", "jit", "tl"]
 
 
 def available() -> bool:
@@ -34,6 +35,11 @@ def is_fused(runner: str, device: torch.device) -> bool:
     if runner == "fused" and not (possible or (available() and interpreted())):
         raise UserError("setting runner: fused needs a GPU and Triton; use runner=auto or runner=plain")
     return runner == "fused" or (runner == "auto" and possible)
+
+
+def device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Within it kernels are launched on the device of the tensor: Triton launches on the current device."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
 
 
 def jit(function: Any) -> Any:

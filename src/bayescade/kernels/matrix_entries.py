@@ -6,12 +6,11 @@ two pixels beside the ray. The line has as weight the length p / |d| of the ray 
 d the direction's component along the dominant axis (Joseph 1982). Everything is computed in float64 and rounded once.
 There is no fastmath: operations stay in the written order."""
 
-from typing import Any
-
-import numba
 import numpy as np
 
-compiled: Any = numba.njit(nogil=True, cache=True, error_model="numpy")
+from bayescade.kernels._numba import compiled as numba_compiled
+
+compiled = numba_compiled()
 
 
 @compiled

@@ -195,7 +195,8 @@ def back_project(
     views,
     bins,
     images,
-    TAPS: tl.constexpr,  # bins of a view in which a pixel may have a weight
+    TAPS: tl.constexpr,  # bins of a view in which a pixel may have a weight, or more
+    UNROLLED: tl.constexpr,  # how many of them are compiled one by one; a divisor of TAPS
     PARALLEL: tl.constexpr,
     INTERPOLATE: tl.constexpr,  # weights of FBP instead of those of the transpose
     TILE_HEIGHT: tl.constexpr,
@@ -234,20 +235,22 @@ def back_project(
         low = tl.floor(b + (1 - far))
         distance = (b - low).to(dtype)
         k = low.to(tl.int32)
-        for tap in tl.static_range(TAPS):
-            if INTERPOLATE:
-                ratio = (q_step / d).to(dtype)
-                weight = (1 - tl.abs(distance - tap)) * ratio * ratio
-            else:
-                if PARALLEL:
-                    m = tl.maximum(tl.abs(c), tl.abs(s)).to(dtype)
+        for group in range(0, TAPS, UNROLLED):
+            for part in tl.static_range(UNROLLED):
+                tap = group + part
+                if INTERPOLATE:
+                    ratio = (q_step / d).to(dtype)
+                    weight = (1 - tl.abs(distance - tap)) * ratio * ratio
                 else:
-                    u = u_first + (k + tap) * u_step
-                    m = tl.maximum(tl.abs(c + u * s), tl.abs(s - u * c)).to(dtype)
-                weight = tl.maximum(m - tl.abs(distance - tap) * d.to(dtype), 0.0)
-            inside = (k + tap >= 0) & (k + tap < own_bins)
-            pointer = base + ((view * bins + k + tap) * images)[:, None] + n[None, :]
-            value = tl.load(pointer, mask=inside[:, None] & (n[None, :] < images), other=0.0)
-            total += weight[:, None] * value
+                    if PARALLEL:
+                        m = tl.maximum(tl.abs(c), tl.abs(s)).to(dtype)
+                    else:
+                        u = u_first + (k + tap) * u_step
+                        m = tl.maximum(tl.abs(c + u * s), tl.abs(s - u * c)).to(dtype)
+                    weight = tl.maximum(m - tl.abs(distance - tap) * d.to(dtype), 0.0)
+                inside = (k + tap >= 0) & (k + tap < own_bins)
+                pointer = base + ((view * bins + k + tap) * images)[:, None] + n[None, :]
+                value = tl.load(pointer, mask=inside[:, None] & (n[None, :] < images), other=0.0)
+                total += weight[:, None] * value
     offset = ((scan * height + i).to(tl.int64) * width + j)[:, None] * images + n[None, :]
     tl.store(images_out + offset, total, mask=(i < height)[:, None] & (j < width)[:, None] & (n[None, :] < images))

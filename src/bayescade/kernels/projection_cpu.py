@@ -5,14 +5,13 @@ and explains `numbers`. Positions are computed in float64, sums in the type of t
 pixels are written so that the compiler makes vector instructions of them: no branches, and output arrays that are
 local."""
 
-from typing import Any
-
-import numba
 import numpy as np
+
+from bayescade.kernels._numba import compiled as numba_compiled
 
 ROUNDING = 1e-12  # as in `_lines`
 # Without NaN the compiler may use the processor's minimum and maximum.
-compiled: Any = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "nnan"})
+compiled = numba_compiled(fastmath={"contract", "reassoc", "nsz", "nnan"})
 
 
 @compiled

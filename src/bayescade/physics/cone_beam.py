@@ -35,6 +35,8 @@ class ConeBeam:
                 raise UserError(f"{name}: expected a positive whole number, got {value!r}")
         if not 0 < self.row_height < float("inf"):
             raise UserError(f"row_height: expected a positive length, got {self.row_height!r}")
+        if not abs(self.row_offset) < float("inf"):
+            raise UserError(f"row_offset: expected a finite height, got {self.row_offset!r}")
         slope = float(abs(self.row_heights()).max()) / self.fan.source_detector
         if slope > LARGEST_SLOPE:
             raise UserError(

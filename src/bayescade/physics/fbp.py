@@ -23,6 +23,7 @@ bins.)"""
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -40,6 +41,8 @@ from bayescade.physics.redundancy import (
     shared_weights,
     view_weights,
 )
+
+Beam = TypeVar("Beam", bound=Geometry)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +88,7 @@ def filtered_back_projection(
     return image if weights.scale == 1 else weights.scale * image
 
 
-def with_added_bins(geometry: Geometry, added: tuple[int, int]) -> Geometry:
+def with_added_bins(geometry: Beam, added: tuple[int, int]) -> Beam:
     """The geometry with further bins before the first and after the last."""
     before, after = added
     offset = geometry.offset + (after - before) * geometry.bin_width / 2

@@ -25,6 +25,10 @@ class RayTransform(LinearOperator):
         if tuple(tensor.shape[-3:]) != shape or tensor.numel() == 0:
             expected = ", ".join(map(str, shape))
             raise UserError(f"{what}: expected shape (batch, {expected}), got {tuple(tensor.shape)}")
+        if tensor.device.type != self.device.type:
+            raise UserError(
+                f"{what}: this operator is on {self.device}, got a tensor on {tensor.device}; convert with .to()"
+            )
         if tensor.dtype != self.dtype or tensor.layout != torch.strided:
             raise UserError(
                 f"{what}: expected a dense tensor of {self.dtype}, got {tensor.layout} {tensor.dtype}; convert with "

@@ -39,14 +39,29 @@ class Apply(torch.autograd.Function):
             return back, None, None, None, None
         pair = (gradient, x) if ctx.transposed else (x, gradient)
         by_angles, by_offset = ctx.pair.pose_gradient(*(tensor.detach() for tensor in pair))
-        by_angles = by_angles.reshape(angles.shape) if angles is not None else None
-        by_offset = by_offset.reshape(offset.shape) if offset is not None else None
+        depends_on = [*pair, *(pose for pose in (angles, offset) if pose is not None)]
+        by_angles = Once.apply(by_angles.reshape(angles.shape).to(angles), *depends_on) if angles is not None else None
+        by_offset = Once.apply(by_offset.reshape(offset.shape).to(offset), *depends_on) if offset is not None else None
         return back, None, None, by_angles, by_offset
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
+    def jvp(ctx: Any, tangent: Tensor, _pair: Any, _transposed: Any, *pose: Any) -> Any:
+        if any(change is not None for change in pose):
+            raise NotImplementedError("angles and offset have no derivatives in forward mode; use torch.autograd.grad")
         return Apply.apply(tangent, ctx.pair, ctx.transposed, None, None)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, pair: Pair, transposed: bool, *pose: Tensor | None) -> Any:
         return Apply.apply(x.movedim(in_dims[0], 0), pair, transposed, *pose), 0
+
+
+class Once(torch.autograd.Function):
+    """A gradient with respect to angles or offset: to differentiate it again is an error, not zero."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *depends_on: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError("angles and offset have first derivatives only")

@@ -1,13 +1,17 @@
 """Matrix-free projection on a GPU; the same functions as `_cpu`."""
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
 
 from bayescade.kernels import projection
-from bayescade.kernels._triton import cdiv
+from bayescade.kernels._triton import cdiv, device_of
 from bayescade.projectors._lines import Lines
+
+MOST_NUMBERS = 2**31 - 1
+UNROLLED = 8  # most bins of a pixel and a view that are compiled one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +29,8 @@ def forward(
     images: Tensor,  # (images, scans, height, width)
 ) -> Tensor:
     """A x: sinograms (images, scans, views, bins)."""
-    (sinograms,) = _project(projection.project, lines, images, 1)
-    return sinograms
+    chunks = [_project(projection.project, lines, chunk, 1)[0] for chunk in _chunks(lines, images)]
+    return chunks[0] if len(chunks) == 1 else torch.cat(chunks)
 
 
 def derivatives(
@@ -35,7 +39,8 @@ def derivatives(
 ) -> tuple[Tensor, Tensor]:
     """Derivatives of the sinograms with respect to the angle of the view and to the offset, (images, scans, views,
     bins) each."""
-    by_angle, by_offset = _project(projection.project_derivatives, lines, images, 2)
+    chunks = [_project(projection.project_derivatives, lines, chunk, 2) for chunk in _chunks(lines, images)]
+    by_angle, by_offset = (torch.cat(parts) for parts in zip(*chunks, strict=True))
     return by_angle, by_offset
 
 
@@ -50,27 +55,28 @@ def _project(kernel: object, lines: Lines, images: Tensor, outputs: int) -> list
     sinograms = [images.new_empty((scans, views, bins, padded)) for _ in range(outputs)]
     tile = ray_tile(count)
     grid = (cdiv(bins, tile.inner), cdiv(views, tile.outer), scans * cdiv(count, tile.images))
-    kernel[grid](  # type: ignore[index]
-        pixels,
-        columns,
-        *sinograms,
-        lines.cosine,
-        lines.sine,
-        lines.numbers,
-        lines.counts,
-        height,
-        width,
-        views,
-        bins,
-        padded,
-        column_step,
-        column_stride,
-        VIEWS=tile.outer,
-        BINS=tile.inner,
-        IMAGES=tile.images,
-        ALIGNED=padded & -padded,
-        num_warps=tile.warps,
-    )
+    with device_of(images):
+        kernel[grid](  # type: ignore[index]
+            pixels,
+            columns,
+            *sinograms,
+            lines.cosine,
+            lines.sine,
+            lines.numbers,
+            lines.counts,
+            height,
+            width,
+            views,
+            bins,
+            padded,
+            column_step,
+            column_stride,
+            VIEWS=tile.outer,
+            BINS=tile.inner,
+            IMAGES=tile.images,
+            ALIGNED=padded & -padded,
+            num_warps=tile.warps,
+        )
     return [sinogram.permute(3, 0, 1, 2)[:count] for sinogram in sinograms]
 
 
@@ -79,8 +85,8 @@ def adjoint(
     sinograms: Tensor,  # (images, scans, views, bins)
 ) -> Tensor:
     """A' y: images (images, scans, height, width)."""
-    weighted = images_last(sinograms, lines.factor)
-    return _back(lines, weighted, lines.taps, interpolate=False)[: len(sinograms)]
+    chunks = [_back(lines, images_last(chunk, lines.factor), lines.taps, False) for chunk in _chunks(lines, sinograms)]
+    return (chunks[0] if len(chunks) == 1 else torch.cat(chunks))[: len(sinograms)]
 
 
 def interpolated(
@@ -89,7 +95,14 @@ def interpolated(
 ) -> Tensor:
     """The sum over views of (dq / D)^2 times the sinogram interpolated linearly at b*: images (images, scans, height,
     width)."""
-    return _back(lines, images_last(sinograms), 2, interpolate=True)[: len(sinograms)]
+    chunks = [_back(lines, images_last(chunk), 2, True) for chunk in _chunks(lines, sinograms)]
+    return (chunks[0] if len(chunks) == 1 else torch.cat(chunks))[: len(sinograms)]
+
+
+def _chunks(lines: Lines, tensor: Tensor) -> tuple[Tensor, ...]:
+    """The images in chunks of a multiple of four images: kernels count the numbers of a scan in 32 bits."""
+    largest = max(math.prod(lines.image_shape), math.prod(lines.sinogram_shape))
+    return tensor.split(max(4, MOST_NUMBERS // largest // 4 * 4))
 
 
 def _back(lines: Lines, sinograms: Tensor, taps: int, interpolate: bool) -> Tensor:
@@ -98,28 +111,30 @@ def _back(lines: Lines, sinograms: Tensor, taps: int, interpolate: bool) -> Tens
     images = sinograms.new_empty((scans, height, width, count))
     tile = pixel_tile(count)
     grid = (cdiv(width, tile.inner), cdiv(height, tile.outer), scans * cdiv(count, tile.images))
-    projection.back_project[grid](
-        sinograms,
-        images,
-        lines.cosine,
-        lines.sine,
-        lines.reach,
-        lines.numbers,
-        lines.counts,
-        height,
-        width,
-        views,
-        bins,
-        count,
-        TAPS=taps,
-        PARALLEL=lines.parallel,
-        INTERPOLATE=interpolate,
-        TILE_HEIGHT=tile.outer,
-        TILE_WIDTH=tile.inner,
-        IMAGES=tile.images,
-        ALIGNED=count & -count,
-        num_warps=tile.warps,
-    )
+    with device_of(sinograms):
+        projection.back_project[grid](
+            sinograms,
+            images,
+            lines.cosine,
+            lines.sine,
+            lines.reach,
+            lines.numbers,
+            lines.counts,
+            height,
+            width,
+            views,
+            bins,
+            count,
+            TAPS=taps if taps <= UNROLLED else UNROLLED * cdiv(taps, UNROLLED),
+            UNROLLED=min(taps, UNROLLED),
+            PARALLEL=lines.parallel,
+            INTERPOLATE=interpolate,
+            TILE_HEIGHT=tile.outer,
+            TILE_WIDTH=tile.inner,
+            IMAGES=tile.images,
+            ALIGNED=count & -count,
+            num_warps=tile.warps,
+        )
     return images.permute(3, 0, 1, 2)
 
 

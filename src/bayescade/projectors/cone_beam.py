@@ -1,5 +1,6 @@
 """The cone-beam transform of volumes, its exact transpose, and FDK: Triton on a GPU, a slow reference on a CPU."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import final
@@ -7,18 +8,22 @@ from typing import final
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from bayescade.errors import UserError
 from bayescade.kernels import cone
-from bayescade.kernels._triton import available, cdiv, interpreted
+from bayescade.kernels._triton import available, cdiv, device_of
 from bayescade.physics.cone_beam import ConeBeam
+from bayescade.physics.fbp import with_added_bins
 from bayescade.physics.filters import apply_ramp
 from bayescade.physics.operator import LinearOperator
-from bayescade.physics.redundancy import parker_weights, scan_kind, shared_weights, view_weights
+from bayescade.physics.redundancy import missing_bins, parker_weights, scan_kind, shared_weights, view_weights
 from bayescade.projectors._autograd import Apply
 from bayescade.projectors._lines import scan_lines
 
 ROUNDING = 1e-12
+MOST_NUMBERS = 2**31  # kernels count in 32 bits
+MOST_TAPS = 64  # of bins times rows, all of which are compiled one by one
 TILE = (32, 16)  # bins and rows, or pixels and slices, of a program
 
 
@@ -37,11 +42,9 @@ class ConeBeamTransform(LinearOperator):
         self.dtype = dtype
         self.domain_shape = (1, *geometry.volume_shape)
         self.range_shape = (1, *geometry.data_shape)
-        fused = available() and (self.device.type == "cuda" or interpreted())
-        if self.device.type == "cuda" and not fused:
-            raise UserError("a cone beam on a GPU needs Triton; install triton, or use device='cpu'")
-        self._pair: ConeKernels | ConeReference
-        self._pair = ConeKernels(geometry, self.device) if self.device.type == "cuda" else ConeReference(geometry)
+        if max(math.prod(self.domain_shape), math.prod(self.range_shape)) >= MOST_NUMBERS:
+            raise UserError("expected a volume and data of fewer than 2^31 numbers; use larger voxels or fewer views")
+        self._pair = _pair(geometry, self.device)
 
     def forward(self, x: Tensor) -> Tensor:
         return Apply.apply(self._checked("volume", x, self.domain_shape), self._pair, False, None, None)
@@ -58,14 +61,16 @@ class ConeBeamTransform(LinearOperator):
         Exact in the middle slice; elsewhere exact only for volumes that do not change along z. Not differentiable.
         """
         fan = self.geometry.fan
+        added = missing_bins(fan)
         rays = parker_weights(fan) if scan_kind(fan) == "short" else shared_weights(fan)
         tangent = self.geometry.row_heights()[:, None] / fan.source_detector
         u = fan.bin_positions() / fan.source_detector
         cosines = 1 / np.sqrt(1 + u * u + tangent * tangent)  # (rows, bins)
         weights = rays[:, None, :] * cosines * view_weights(fan)[:, None, None]
         weighted = self._checked("data", y, self.range_shape) * torch.as_tensor(weights).to(y)
-        filtered = apply_ramp(weighted, fan.ray_spacing, window)
-        return self._pair.interpolated(filtered)
+        filtered = apply_ramp(pad(weighted, added), fan.ray_spacing, window)
+        wide = dataclasses.replace(self.geometry, fan=with_added_bins(fan, added)) if any(added) else self.geometry
+        return _pair(wide, self.device).interpolated(filtered)
 
     def _checked(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         if tuple(tensor.shape[-4:]) != shape or tensor.dtype != self.dtype:
@@ -74,6 +79,14 @@ class ConeBeamTransform(LinearOperator):
                 f"got {tuple(tensor.shape)} of {tensor.dtype}"
             )
         return tensor
+
+
+def _pair(geometry: ConeBeam, device: torch.device) -> "ConeKernels | ConeReference":
+    if device.type == "cpu":
+        return ConeReference(geometry)
+    if not available():
+        raise UserError("a cone beam on a GPU needs Triton; install triton, or use device='cpu'")
+    return ConeKernels(geometry, device)
 
 
 class ConeReference:
@@ -176,7 +189,17 @@ class ConeKernels:
         numbers = [heights[0] / fan.source_detector, step, fan.source_origin / p]
         self.heights = torch.tensor(numbers, dtype=torch.float64, device=device)
         nearest = fan.source_origin / p - math.hypot(*fan.image_shape) / 2 - 1
-        self.row_reach = 1 / (step * max(nearest, 1e-3))
+        if nearest <= 0:
+            raise UserError(
+                "source_origin: expected a source at least a pixel away from the image; use a smaller image"
+            )
+        self.row_reach = 1 / (step * nearest)
+        self.row_taps = max(1, math.ceil(2 * self.row_reach - ROUNDING))
+        if self.row_taps * self.lines.taps > MOST_TAPS:
+            raise UserError(
+                f"a voxel meets up to {self.lines.taps} bins and {self.row_taps} rows of a view, expected at most {MOST_TAPS} "
+                "together; use smaller voxels, wider bins and rows, or a source that is further away"
+            )
 
     def apply(self, x: Tensor, transposed: bool) -> Tensor:
         """A x or A' x."""
@@ -198,7 +221,8 @@ class ConeKernels:
         grid = (cdiv(bins, TILE[0]), views, len(volumes) * cdiv(levels, TILE[1]))
         lines = (self.lines.cosine, self.lines.sine, self.lines.numbers, self.lines.counts, self.heights)
         sizes = (height, width, slices, views, bins, levels)
-        cone.project_cone[grid](volumes, data, *lines, *sizes, BINS=TILE[0], LEVELS=TILE[1])
+        with device_of(x):
+            cone.project_cone[grid](volumes, data, *lines, *sizes, BINS=TILE[0], LEVELS=TILE[1])
         return data.transpose(2, 3).reshape(*x.shape[:-4], 1, views, levels, bins)
 
     def _back(self, y: Tensor, interpolate: bool) -> Tensor:
@@ -208,21 +232,22 @@ class ConeKernels:
         volumes = y.new_empty((len(data), height, width, slices))
         grid = (cdiv(width, TILE[0]), height, len(data) * cdiv(slices, TILE[1]))
         lines = (self.lines.cosine, self.lines.sine, self.lines.reach, self.lines.numbers, self.heights)
-        cone.back_project_cone[grid](
-            data,
-            volumes,
-            *lines,
-            height,
-            width,
-            slices,
-            views,
-            bins,
-            levels,
-            TAPS=2 if interpolate else self.lines.taps,
-            ROW_TAPS=max(1, math.ceil(2 * self.row_reach - ROUNDING)),
-            ROW_REACH=self.row_reach,
-            INTERPOLATE=interpolate,
-            PIXELS=TILE[0],
-            SLICES=TILE[1],
-        )
+        with device_of(y):
+            cone.back_project_cone[grid](
+                data,
+                volumes,
+                *lines,
+                height,
+                width,
+                slices,
+                views,
+                bins,
+                levels,
+                TAPS=2 if interpolate else self.lines.taps,
+                ROW_TAPS=self.row_taps,
+                ROW_REACH=self.row_reach,
+                INTERPOLATE=interpolate,
+                PIXELS=TILE[0],
+                SLICES=TILE[1],
+            )
         return volumes.permute(0, 3, 1, 2).reshape(*y.shape[:-4], 1, slices, height, width)

@@ -19,6 +19,7 @@ from bayescade.physics.geometry import Geometry
 from bayescade.physics.ray_transform import RayTransform
 from bayescade.projectors._autograd import Apply
 from bayescade.projectors._kernels import matrix_kernels
+from bayescade.projectors._lines import scan_lines
 from bayescade.projectors._parts import in_parts
 from bayescade.projectors.matrix_free import back_projection
 
@@ -26,6 +27,7 @@ INDEX_BYTES = 4
 MOST_ENTRIES = 2**31 - 1  # 32-bit row pointers; 64-bit indices cost 15 to 50 % of the speed
 # Bytes of work arrays while the matrix is built: points and directions of rays; counts of rays and pixels.
 RAY_BYTES, PIXEL_BYTES = 80, 16
+SAMPLED = 24  # pixels along each axis from which the number of entries is estimated
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,11 @@ def _transposed(matrix: Csr, pixels: int) -> Csr:
 
 def _starts(counts: NDArray[np.int32]) -> NDArray[np.int32]:
     """Where the entries of each row start: 0 and the running sum of the counts."""
-    starts = np.zeros(len(counts) + 1, np.int32)
+    starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
-    return starts
+    if starts[-1] > MOST_ENTRIES:
+        raise UserError("a stored matrix has at most 2^31 entries; use projector='matrix-free'")
+    return starts.astype(np.int32)
 
 
 def _tensor(matrix: Csr, shape: tuple[int, int], device: torch.device) -> Tensor:
@@ -142,15 +146,20 @@ def _tensor(matrix: Csr, shape: tuple[int, int], device: torch.device) -> Tensor
 
 
 def entry_count(geometry: Geometry) -> int:
-    """About how many entries the matrix has; a few percent too many where the detector is smaller than the image.
-
-    At angle t a pixel meets the rays within p m of it, m = max(|cos t|, |sin t|): 2 p m / spacing of them on average.
-    """
+    """About how many entries the matrix has: 2 m / D of every pixel and view (see `_lines`), from some of the pixels."""
     height, width = geometry.image_shape
-    angles = np.asarray(geometry.angles)
-    per_pixel = 2 * geometry.pixel_size * np.maximum(abs(np.cos(angles)), abs(np.sin(angles))) / geometry.ray_spacing
-    per_view = np.minimum(per_pixel * height * width, 2.0 * geometry.bins * max(height, width))
-    return int(per_view.sum())
+    lines = scan_lines([geometry])
+    cosine, sine = (part[0].numpy()[:, None, None] for part in (lines.cosine, lines.sine))
+    u_first, u_step, q_first, q_step = lines.numbers[0, :4].tolist()
+    middle = (np.arange(SAMPLED) + 0.5) / SAMPLED - 0.5
+    x, y = middle[:, None] * height, middle[None, :] * width
+    t = x * sine - y * cosine
+    spacing = q_step - u_step * t
+    b = (x * cosine + y * sine + u_first * t - q_first) / spacing
+    u = u_first + b * u_step
+    count = 2 * np.maximum(abs(cosine + u * sine), abs(sine - u * cosine)) / spacing
+    seen = (b > -0.5) & (b < geometry.bins - 0.5)
+    return int((count * seen).mean((1, 2)).sum() * height * width)
 
 
 def matrix_bytes(geometry: Geometry, dtype: torch.dtype) -> int:
@@ -164,7 +173,7 @@ def guard_memory(geometry: Geometry, device: torch.device, dtype: torch.dtype, l
     rays, pixels = geometry.views * geometry.bins, geometry.image_shape[0] * geometry.image_shape[1]
     needed = matrix_bytes(geometry, dtype)
     entries = max(entry_count(geometry), rays, pixels)
-    free = available_bytes(device) if limit is None else limit
+    free = min(available_bytes(device), available_bytes(torch.device("cpu"))) if limit is None else limit
     if needed <= free and entries <= MOST_ENTRIES:
         return
     views = int(geometry.views * min(free / needed, MOST_ENTRIES / entries))

@@ -15,7 +15,7 @@ from bayescade.physics.fbp import interpolated_back_projection
 from bayescade.physics.geometry import FanBeam, Geometry
 from bayescade.physics.ray_transform import RayTransform
 from bayescade.projectors._autograd import Apply
-from bayescade.projectors._kernels import matrix_free_kernels
+from bayescade.projectors._kernels import has_matrix_free, matrix_free_kernels
 from bayescade.projectors._lines import Lines, scan_lines
 
 COPIES = 3  # memory of a projection divided by that of its input and output
@@ -72,18 +72,16 @@ class MatrixFreeProjector(RayTransform):
         self.domain_shape = (1, *geometry.image_shape)
         self.range_shape = (1, *geometry.sinogram_shape)
         self.angles, self.offset = angles, offset
-        moved = scan_lines(
-            [geometry], None if angles is None else angles[None], None if offset is None else offset.reshape(1)
-        )
-        self._pair = LinePair(moved.to(self.device, dtype))
+        self._version = self._pose_version()
+        self._pair = self._new_pair()
 
     def forward(self, x: Tensor) -> Tensor:
         self._check("image", x, self.domain_shape)
-        return Apply.apply(x, self._pair, False, self.angles, self.offset)
+        return Apply.apply(x, self._current_pair(), False, self.angles, self.offset)
 
     def adjoint(self, y: Tensor) -> Tensor:
         self._check("sinogram", y, self.range_shape)
-        return Apply.apply(y, self._pair, True, self.angles, self.offset)
+        return Apply.apply(y, self._current_pair(), True, self.angles, self.offset)
 
     def moved(self, angles: Tensor | None = None, offset: Tensor | None = None) -> "MatrixFreeProjector":
         """The same scan with other angles (views,) in radians or another offset of the detector, tensors in float64.
@@ -96,7 +94,24 @@ class MatrixFreeProjector(RayTransform):
                 raise UserError(
                     f"{name}: expected a tensor of shape {shape} in float64, got {tuple(pose.shape)} {pose.dtype}"
                 )
+        angles, offset = self.angles if angles is None else angles, self.offset if offset is None else offset
         return MatrixFreeProjector(self.geometry, self.device, self.dtype, angles, offset)
+
+    def _new_pair(self) -> LinePair:
+        angles, offset = self.angles, self.offset
+        lines = scan_lines(
+            [self.geometry], None if angles is None else angles[None], None if offset is None else offset.reshape(1)
+        )
+        return LinePair(lines.to(self.device, self.dtype))
+
+    def _pose_version(self) -> list[int]:
+        return [pose._version for pose in (self.angles, self.offset) if pose is not None]
+
+    def _current_pair(self) -> LinePair:
+        """The lines for the present values of angles and offset, which an optimiser may have changed."""
+        if self._version != self._pose_version():
+            self._version, self._pair = self._pose_version(), self._new_pair()
+        return self._pair
 
     def back_projection(self, geometry: Geometry, filtered: Tensor) -> Tensor:
         return back_projection(self, geometry, filtered)
@@ -105,12 +120,16 @@ class MatrixFreeProjector(RayTransform):
 def back_projection(operator: RayTransform, geometry: Geometry, filtered: Tensor) -> Tensor:
     """The last step of FBP, for every projector: without a matrix for fan beams, by the operator's adjoint for
     parallel beams."""
+    kernels = has_matrix_free(filtered.device)
     if isinstance(geometry, FanBeam):
-        if filtered.requires_grad:
+        if filtered.requires_grad or not kernels:
             return interpolated_back_projection(geometry, filtered)
         return LinePair(scan_lines([geometry]).to(filtered.device, filtered.dtype)).interpolated(filtered)
-    if geometry.bins == operator.geometry.bins:
+    moved = isinstance(operator, MatrixFreeProjector) and (operator.angles is not None or operator.offset is not None)
+    if geometry.bins == operator.geometry.bins and not moved:
         return operator.adjoint(filtered)
+    if not kernels:
+        raise UserError("FBP of a displaced detector on a GPU needs Triton; install triton, or use device='cpu'")
     return MatrixFreeProjector(geometry, filtered.device, filtered.dtype).adjoint(filtered)
 
 

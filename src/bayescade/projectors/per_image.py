@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from bayescade.errors import UserError
-from bayescade.physics.fbp import fbp_weights, with_added_bins
+from bayescade.physics.fbp import fbp_weights, interpolated_back_projection, with_added_bins
 from bayescade.physics.filters import apply_ramp
 from bayescade.physics.geometry import FanBeam, Geometry
 from bayescade.physics.linalg import norms
 from bayescade.physics.operator import LinearOperator
 from bayescade.projectors._autograd import Apply
+from bayescade.projectors._kernels import has_matrix_free
 from bayescade.projectors._lines import scan_lines
 from bayescade.projectors.matrix_free import LinePair
 
@@ -38,6 +39,8 @@ class PerImageProjector(LinearOperator):
     ):
         if not geometries:
             raise UserError("geometries: expected at least one, got an empty list")
+        if not has_matrix_free(torch.device(device)):
+            raise UserError("PerImageProjector on a GPU needs Triton; install triton, or use device='cpu'")
         self.geometries = tuple(geometries)
         self.device = torch.device(device)
         self.dtype = dtype
@@ -74,12 +77,12 @@ class PerImageProjector(LinearOperator):
             raise UserError("ramp shifted: expected scans with one number of bins; use ramp='band-limited'")
         fans = [number for number, geometry in enumerate(self.geometries) if isinstance(geometry, FanBeam)]
         others = [number for number in range(len(self.geometries)) if number not in set(fans)]
-        scans = y.unflatten(0, (-1, len(self.geometries)))
-        images = y.new_empty((*scans.shape[:2], *self.domain_shape))
+        scans = y.reshape(-1, len(self.geometries), *self.range_shape)
+        images = y.new_zeros((*scans.shape[:2], *self.domain_shape))
         for numbers in (fans, others):
             if numbers:
                 images[:, numbers] = self._fbp(numbers, scans[:, numbers], window, ramp)
-        return images.flatten(0, 1)
+        return images.reshape(*y.shape[:-3], *self.domain_shape)
 
     def _fbp(self, numbers: list[int], scans: Tensor, window: str, ramp: str) -> Tensor:
         """FBP of the scans with these numbers, (images, scans, 1, height, width); all fan beams, or all parallel
@@ -88,8 +91,8 @@ class PerImageProjector(LinearOperator):
         weights = [fbp_weights(geometry, ramp) for geometry in geometries]
         margin = max(max(weight.added) for weight in weights)
         views, bins = self.range_shape[1:]
-        before = torch.zeros(len(geometries), 1, views, bins)
-        after = torch.zeros(len(geometries), 1, views, bins + 2 * margin)
+        before = torch.zeros(len(geometries), 1, views, bins, dtype=torch.float64)
+        after = torch.zeros(len(geometries), 1, views, bins + 2 * margin, dtype=torch.float64)
         for number, (geometry, weight) in enumerate(zip(geometries, weights, strict=True)):
             v, b = geometry.sinogram_shape
             before[number, :, :v, :b] = 1 if weight.rays is None else torch.as_tensor(weight.rays)
@@ -102,9 +105,17 @@ class PerImageProjector(LinearOperator):
         wider = lines.sinogram_shape
         filtered = filtered[..., : wider[0], : wider[1]].contiguous()
         pair = LinePair(lines.to(self.device, self.dtype))
-        if isinstance(geometries[0], FanBeam):
+        if not isinstance(geometries[0], FanBeam):
+            return Apply.apply(filtered, pair, True, None, None)
+        if not filtered.requires_grad:
             return pair.interpolated(filtered)
-        return pair.apply(filtered, True)
+        images = []
+        for number, geometry in enumerate(wide):
+            assert isinstance(geometry, FanBeam)
+            images.append(
+                interpolated_back_projection(geometry, filtered[:, number, :, : geometry.views, : geometry.bins])
+            )
+        return torch.stack(images, 1)
 
     def _check(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         count = len(self.geometries)
