@@ -32,15 +32,7 @@ from torch import Tensor
 
 from bayescade.physics.filters import apply_ramp
 from bayescade.physics.geometry import FanBeam, Geometry
-from bayescade.physics.redundancy import (
-    displaced_weights,
-    is_full_circle,
-    missing_bins,
-    parker_weights,
-    scan_kind,
-    shared_weights,
-    view_weights,
-)
+from bayescade.physics.redundancy import displaced_weights, is_full_circle, missing_bins, ray_weights, view_weights
 
 Beam = TypeVar("Beam", bound=Geometry)
 
@@ -59,8 +51,9 @@ def fbp_weights(geometry: Geometry, ramp: str = "band-limited") -> Weights:
     """The weights for a geometry."""
     added = missing_bins(geometry) if ramp != "shifted" else (0, 0)
     if isinstance(geometry, FanBeam):
-        rays = parker_weights(geometry) if scan_kind(geometry) == "short" else shared_weights(geometry)
-        return Weights(rays * np.cos(geometry.fan_angles())[None, :], view_weights(geometry), 1.0, added)
+        return Weights(
+            ray_weights(geometry) * np.cos(geometry.fan_angles())[None, :], view_weights(geometry), 1.0, added
+        )
     scale = math.pi / geometry.views * geometry.bin_width / geometry.pixel_size**2
     if ramp == "shifted" or not any(added) or not is_full_circle(geometry):
         return Weights(None, None, scale, (0, 0))

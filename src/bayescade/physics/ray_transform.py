@@ -11,29 +11,28 @@ from bayescade.physics.geometry import Geometry
 from bayescade.physics.operator import LinearOperator
 
 
+def check_input(operator: LinearOperator, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    """Raises unless it is a tensor of the operator's type and shape, with at least one image."""
+    if not isinstance(tensor, Tensor):
+        raise UserError(f"{what}: expected a torch tensor, got {type(tensor).__name__}; convert with torch.as_tensor")
+    if tuple(tensor.shape[-len(shape) :]) != shape or tensor.numel() == 0:
+        expected = ", ".join(map(str, shape))
+        raise UserError(f"{what}: expected shape (batch, {expected}), got {tuple(tensor.shape)}")
+    if tensor.device.type != operator.device.type:
+        raise UserError(
+            f"{what}: this operator is on {operator.device}, got a tensor on {tensor.device}; convert with .to()"
+        )
+    if tensor.dtype != operator.dtype or tensor.layout != torch.strided:
+        raise UserError(
+            f"{what}: expected a dense tensor of {operator.dtype}, got {tensor.layout} {tensor.dtype}; convert with "
+            f".to_dense() or .to({operator.dtype}), or build the operator with dtype=..."
+        )
+
+
 class RayTransform(LinearOperator):
     """Line integrals of an image along the rays of a geometry. Abstract: `ray_transform(geometry)` chooses one."""
 
     geometry: Geometry
-
-    def _check(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-        """Raises unless it is a tensor of the operator's type and shape, with at least one image."""
-        if not isinstance(tensor, Tensor):
-            raise UserError(
-                f"{what}: expected a torch tensor, got {type(tensor).__name__}; convert with torch.as_tensor"
-            )
-        if tuple(tensor.shape[-3:]) != shape or tensor.numel() == 0:
-            expected = ", ".join(map(str, shape))
-            raise UserError(f"{what}: expected shape (batch, {expected}), got {tuple(tensor.shape)}")
-        if tensor.device.type != self.device.type:
-            raise UserError(
-                f"{what}: this operator is on {self.device}, got a tensor on {tensor.device}; convert with .to()"
-            )
-        if tensor.dtype != self.dtype or tensor.layout != torch.strided:
-            raise UserError(
-                f"{what}: expected a dense tensor of {self.dtype}, got {tensor.layout} {tensor.dtype}; convert with "
-                f".to_dense() or .to({self.dtype}), or use ray_transform(geometry, dtype=...)"
-            )
 
     def fbp(
         self,
@@ -42,7 +41,7 @@ class RayTransform(LinearOperator):
         ramp: str = "band-limited",
     ) -> Tensor:
         """Filtered back-projection, (..., 1, height, width)."""
-        self._check("sinogram", y, self.range_shape)
+        check_input(self, "sinogram", y, self.range_shape)
         return filtered_back_projection(self.geometry, self.back_projection, y, window, ramp)
 
     @abstractmethod

@@ -126,6 +126,11 @@ def shared_weights(geometry: FanBeam) -> NDArray[np.float64]:
     return np.broadcast_to(weight / (weight + twin), (geometry.views, geometry.bins))
 
 
+def ray_weights(geometry: FanBeam) -> NDArray[np.float64]:
+    """w of every ray, (views, bins): Parker's weights for a short scan, else shared weights."""
+    return parker_weights(geometry) if scan_kind(geometry) == "short" else shared_weights(geometry)
+
+
 def _bump(x: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
     return np.maximum(x - low, 0) * np.maximum(high - x, 0)
 

@@ -12,30 +12,55 @@ class Pair(Protocol):
     def apply(self, x: Tensor, transposed: bool) -> Tensor:
         """A x, or A' x."""
 
+
+class MovingPair(Pair, Protocol):
+    """A linear map that depends on angles and on an offset."""
+
     def pose_gradient(self, images: Tensor, sinograms: Tensor) -> tuple[Tensor, Tensor]:
         """Derivatives of <A x, y>, summed over the images, with respect to the angles and to the offset."""
 
 
 class Apply(torch.autograd.Function):
-    """A x or A' x; differentiable any number of times in x, and once in angles and offset where these are tensors."""
+    """A x or A' x, differentiable any number of times."""
 
     @staticmethod
-    def forward(
-        x: Tensor, pair: Pair, transposed: bool, angles: Tensor | None = None, offset: Tensor | None = None
-    ) -> Tensor:
+    def forward(x: Tensor, pair: Pair, transposed: bool) -> Tensor:
+        return pair.apply(x, transposed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        _, ctx.pair, ctx.transposed = inputs
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return Apply.apply(gradient, ctx.pair, not ctx.transposed), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
+        return Apply.apply(tangent, ctx.pair, ctx.transposed)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, pair: Pair, transposed: bool) -> Any:
+        return Apply.apply(x.movedim(in_dims[0], 0), pair, transposed), 0
+
+
+class ApplyMoved(torch.autograd.Function):
+    """The same, differentiable once in angles and offset too; one of the two may be None."""
+
+    @staticmethod
+    def forward(x: Tensor, pair: MovingPair, transposed: bool, angles: Tensor | None, offset: Tensor | None) -> Tensor:
         return pair.apply(x, transposed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
         x, ctx.pair, ctx.transposed, angles, offset = inputs
-        ctx.moving = any(pose is not None and pose.requires_grad for pose in (angles, offset))
-        ctx.save_for_backward(x if ctx.moving else None, angles, offset)
+        ctx.save_for_backward(x, angles, offset)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         x, angles, offset = ctx.saved_tensors
-        back = Apply.apply(gradient, ctx.pair, not ctx.transposed, angles, offset) if ctx.needs_input_grad[0] else None
-        if not ctx.moving:
+        back = ApplyMoved.apply(gradient, ctx.pair, not ctx.transposed, angles, offset)
+        if not any(ctx.needs_input_grad[3:]):
             return back, None, None, None, None
         pair = (gradient, x) if ctx.transposed else (x, gradient)
         by_angles, by_offset = ctx.pair.pose_gradient(*(tensor.detach() for tensor in pair))
@@ -48,11 +73,11 @@ class Apply(torch.autograd.Function):
     def jvp(ctx: Any, tangent: Tensor, _pair: Any, _transposed: Any, *pose: Any) -> Any:
         if any(change is not None for change in pose):
             raise NotImplementedError("angles and offset have no derivatives in forward mode; use torch.autograd.grad")
-        return Apply.apply(tangent, ctx.pair, ctx.transposed, None, None)
+        return Apply.apply(tangent, ctx.pair, ctx.transposed)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, pair: Pair, transposed: bool, *pose: Tensor | None) -> Any:
-        return Apply.apply(x.movedim(in_dims[0], 0), pair, transposed, *pose), 0
+    def vmap(info: Any, in_dims: Any, x: Tensor, pair: MovingPair, transposed: bool, *pose: Tensor | None) -> Any:
+        return ApplyMoved.apply(x.movedim(in_dims[0], 0), pair, transposed, *pose), 0
 
 
 class Once(torch.autograd.Function):

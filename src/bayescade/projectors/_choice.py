@@ -55,7 +55,7 @@ def choose_projector(
         return "matrix"
     weights = entry_count(geometry)
     limit = min(MOST_BYTES, int(available_bytes(device) * MOST_SHARE)) if memory_limit is None else memory_limit
-    if matrix_bytes(geometry, dtype) > limit or weights > MOST_ENTRIES:
+    if matrix_bytes(geometry, weights, dtype) > limit or weights > MOST_ENTRIES:
         return "matrix-free"
     cost = CPU if device.type == "cpu" else GPU
     numbers = math.prod(geometry.image_shape) + math.prod(geometry.sinogram_shape)

@@ -86,9 +86,14 @@ def scan_lines(
         counts=torch.tensor([geometry.sinogram_shape for geometry in geometries], dtype=torch.int32),
         reach=torch.from_numpy(reach),
         factor=torch.from_numpy(_factors(cosine, sine, numbers, bins)),
-        taps=max(1, math.ceil(2 * reach.max() - ROUNDING)),
+        taps=most_taps(float(reach.max())),
         parallel=bool((numbers[:, U_SLOPE] == 0).all()),
     )
+
+
+def most_taps(reach: float) -> int:
+    """How many whole numbers at most are closer to a position than `reach`."""
+    return max(1, math.ceil(2 * reach - ROUNDING))
 
 
 def _numbers(geometry: Geometry, offset: float) -> tuple[float, ...]:

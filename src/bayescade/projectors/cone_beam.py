@@ -17,11 +17,11 @@ from bayescade.physics.cone_beam import ConeBeam
 from bayescade.physics.fbp import with_added_bins
 from bayescade.physics.filters import apply_ramp
 from bayescade.physics.operator import LinearOperator
-from bayescade.physics.redundancy import missing_bins, parker_weights, scan_kind, shared_weights, view_weights
+from bayescade.physics.ray_transform import check_input
+from bayescade.physics.redundancy import missing_bins, ray_weights, view_weights
 from bayescade.projectors._autograd import Apply
-from bayescade.projectors._lines import scan_lines
+from bayescade.projectors._lines import most_taps, scan_lines
 
-ROUNDING = 1e-12
 MOST_NUMBERS = 2**31  # kernels count in 32 bits
 MOST_TAPS = 64  # of bins times rows, all of which are compiled one by one
 TILE = (32, 16)  # bins and rows, or pixels and slices, of a program
@@ -29,7 +29,7 @@ TILE = (32, 16)  # bins and rows, or pixels and slices, of a program
 
 @final
 class ConeBeamTransform(LinearOperator):
-    """Line integrals of volumes (batch, 1, slices, height, width): data (batch, 1, views, levels, bins)."""
+    """Line integrals of volumes (batch, 1, slices, height, width): data (batch, 1, views, rows, bins)."""
 
     def __init__(
         self,
@@ -47,10 +47,12 @@ class ConeBeamTransform(LinearOperator):
         self._pair = _pair(geometry, self.device)
 
     def forward(self, x: Tensor) -> Tensor:
-        return Apply.apply(self._checked("volume", x, self.domain_shape), self._pair, False, None, None)
+        check_input(self, "volume", x, self.domain_shape)
+        return Apply.apply(x, self._pair, False)
 
     def adjoint(self, y: Tensor) -> Tensor:
-        return Apply.apply(self._checked("data", y, self.range_shape), self._pair, True, None, None)
+        check_input(self, "data", y, self.range_shape)
+        return Apply.apply(y, self._pair, True)
 
     def initial(self, y: Tensor) -> Tensor:
         return self.fdk(y)
@@ -60,25 +62,19 @@ class ConeBeamTransform(LinearOperator):
 
         Exact in the middle slice; elsewhere exact only for volumes that do not change along z. Not differentiable.
         """
+        check_input(self, "data", y, self.range_shape)
         fan = self.geometry.fan
         added = missing_bins(fan)
-        rays = parker_weights(fan) if scan_kind(fan) == "short" else shared_weights(fan)
         tangent = self.geometry.row_heights()[:, None] / fan.source_detector
         u = fan.bin_positions() / fan.source_detector
         cosines = 1 / np.sqrt(1 + u * u + tangent * tangent)  # (rows, bins)
-        weights = rays[:, None, :] * cosines * view_weights(fan)[:, None, None]
-        weighted = self._checked("data", y, self.range_shape) * torch.as_tensor(weights).to(y)
+        weights = ray_weights(fan)[:, None, :] * cosines * view_weights(fan)[:, None, None]
+        weighted = y * torch.as_tensor(weights).to(y)
         filtered = apply_ramp(pad(weighted, added), fan.ray_spacing, window)
-        wide = dataclasses.replace(self.geometry, fan=with_added_bins(fan, added)) if any(added) else self.geometry
+        if not any(added):
+            return self._pair.interpolated(filtered)
+        wide = dataclasses.replace(self.geometry, fan=with_added_bins(fan, added))
         return _pair(wide, self.device).interpolated(filtered)
-
-    def _checked(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-        if tuple(tensor.shape[-4:]) != shape or tensor.dtype != self.dtype:
-            raise UserError(
-                f"{what}: expected shape (batch, {', '.join(map(str, shape))}) of {self.dtype}, "
-                f"got {tuple(tensor.shape)} of {tensor.dtype}"
-            )
-        return tensor
 
 
 def _pair(geometry: ConeBeam, device: torch.device) -> "ConeKernels | ConeReference":
@@ -111,10 +107,6 @@ class ConeReference:
                 else:
                     result[:, view].index_add_(1, ray, flat[:, voxel] * weight.to(x))
         return result.reshape(*lead, 1, *(self.geometry.volume_shape if transposed else self.geometry.data_shape))
-
-    def pose_gradient(self, images: Tensor, sinograms: Tensor) -> tuple[Tensor, Tensor]:
-        """There are no tensors of angles and offset."""
-        raise NotImplementedError
 
     def interpolated(self, filtered: Tensor) -> Tensor:
         """The last step of FDK: the sum over views of (SOD / U)^2 times the data interpolated where a voxel is seen."""
@@ -194,7 +186,7 @@ class ConeKernels:
                 "source_origin: expected a source at least a pixel away from the image; use a smaller image"
             )
         self.row_reach = 1 / (step * nearest)
-        self.row_taps = max(1, math.ceil(2 * self.row_reach - ROUNDING))
+        self.row_taps = most_taps(self.row_reach)
         if self.row_taps * self.lines.taps > MOST_TAPS:
             raise UserError(
                 f"a voxel meets up to {self.lines.taps} bins and {self.row_taps} rows of a view, expected at most {MOST_TAPS} "
@@ -208,10 +200,6 @@ class ConeKernels:
     def interpolated(self, filtered: Tensor) -> Tensor:
         """The last step of FDK."""
         return self._back(filtered, interpolate=True)
-
-    def pose_gradient(self, images: Tensor, sinograms: Tensor) -> tuple[Tensor, Tensor]:
-        """There are no tensors of angles and offset."""
-        raise NotImplementedError
 
     def _forward(self, x: Tensor) -> Tensor:
         views, levels, bins = self.geometry.data_shape

@@ -16,7 +16,7 @@ from torch import Tensor
 from bayescade.devices import available_bytes
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
-from bayescade.physics.ray_transform import RayTransform
+from bayescade.physics.ray_transform import RayTransform, check_input
 from bayescade.projectors._autograd import Apply
 from bayescade.projectors._kernels import matrix_kernels
 from bayescade.projectors._lines import scan_lines
@@ -47,10 +47,6 @@ class MatrixPair:
             product = torch.mm(matrix, columns.T.contiguous()).T
         return product.reshape(*x.shape[:-1], matrix.shape[0])
 
-    def pose_gradient(self, images: Tensor, sinograms: Tensor) -> tuple[Tensor, Tensor]:
-        """A stored matrix does not depend on tensors of angles and offset."""
-        raise NotImplementedError
-
 
 @final
 class MatrixProjector(RayTransform):
@@ -72,13 +68,13 @@ class MatrixProjector(RayTransform):
         self._pair = build_pair(geometry, self.device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        self._check("image", x, self.domain_shape)
-        flat: Tensor = Apply.apply(x.flatten(-3), self._pair, False, None, None)
+        check_input(self, "image", x, self.domain_shape)
+        flat: Tensor = Apply.apply(x.flatten(-3), self._pair, False)
         return flat.reshape(*x.shape[:-3], *self.range_shape)
 
     def adjoint(self, y: Tensor) -> Tensor:
-        self._check("sinogram", y, self.range_shape)
-        flat: Tensor = Apply.apply(y.flatten(-3), self._pair, True, None, None)
+        check_input(self, "sinogram", y, self.range_shape)
+        flat: Tensor = Apply.apply(y.flatten(-3), self._pair, True)
         return flat.reshape(*y.shape[:-3], *self.domain_shape)
 
     def back_projection(self, geometry: Geometry, filtered: Tensor) -> Tensor:
@@ -162,17 +158,18 @@ def entry_count(geometry: Geometry) -> int:
     return int((count * seen).mean((1, 2)).sum() * height * width)
 
 
-def matrix_bytes(geometry: Geometry, dtype: torch.dtype) -> int:
-    """About the memory of the stored pair while it is built."""
+def matrix_bytes(geometry: Geometry, entries: int, dtype: torch.dtype) -> int:
+    """About the memory of the stored pair, with this many entries each, while it is built."""
     rays, pixels = geometry.views * geometry.bins, geometry.image_shape[0] * geometry.image_shape[1]
-    return entry_count(geometry) * 2 * (INDEX_BYTES + dtype.itemsize) + RAY_BYTES * rays + PIXEL_BYTES * pixels
+    return entries * 2 * (INDEX_BYTES + dtype.itemsize) + RAY_BYTES * rays + PIXEL_BYTES * pixels
 
 
 def guard_memory(geometry: Geometry, device: torch.device, dtype: torch.dtype, limit: int | None) -> None:
     """Raises before building when the stored pair would not fit memory."""
     rays, pixels = geometry.views * geometry.bins, geometry.image_shape[0] * geometry.image_shape[1]
-    needed = matrix_bytes(geometry, dtype)
-    entries = max(entry_count(geometry), rays, pixels)
+    entries = entry_count(geometry)
+    needed = matrix_bytes(geometry, entries, dtype)
+    entries = max(entries, rays, pixels)
     free = min(available_bytes(device), available_bytes(torch.device("cpu"))) if limit is None else limit
     if needed <= free and entries <= MOST_ENTRIES:
         return

@@ -13,8 +13,8 @@ from bayescade.devices import available_bytes
 from bayescade.errors import UserError
 from bayescade.physics.fbp import interpolated_back_projection
 from bayescade.physics.geometry import FanBeam, Geometry
-from bayescade.physics.ray_transform import RayTransform
-from bayescade.projectors._autograd import Apply
+from bayescade.physics.ray_transform import RayTransform, check_input
+from bayescade.projectors._autograd import Apply, ApplyMoved
 from bayescade.projectors._kernels import has_matrix_free, matrix_free_kernels
 from bayescade.projectors._lines import Lines, scan_lines
 
@@ -76,12 +76,21 @@ class MatrixFreeProjector(RayTransform):
         self._pair = self._new_pair()
 
     def forward(self, x: Tensor) -> Tensor:
-        self._check("image", x, self.domain_shape)
-        return Apply.apply(x, self._current_pair(), False, self.angles, self.offset)
+        check_input(self, "image", x, self.domain_shape)
+        return self._apply(x, False)
 
     def adjoint(self, y: Tensor) -> Tensor:
-        self._check("sinogram", y, self.range_shape)
-        return Apply.apply(y, self._current_pair(), True, self.angles, self.offset)
+        check_input(self, "sinogram", y, self.range_shape)
+        return self._apply(y, True)
+
+    def _apply(self, x: Tensor, transposed: bool) -> Tensor:
+        if not self._is_moved:
+            return Apply.apply(x, self._pair, transposed)
+        return ApplyMoved.apply(x, self._current_pair(), transposed, self.angles, self.offset)
+
+    @property
+    def _is_moved(self) -> bool:
+        return self.angles is not None or self.offset is not None
 
     def moved(self, angles: Tensor | None = None, offset: Tensor | None = None) -> "MatrixFreeProjector":
         """The same scan with other angles (views,) in radians or another offset of the detector, tensors in float64.
@@ -114,7 +123,8 @@ class MatrixFreeProjector(RayTransform):
         return self._pair
 
     def back_projection(self, geometry: Geometry, filtered: Tensor) -> Tensor:
-        return back_projection(self, geometry, filtered)
+        still = MatrixFreeProjector(self.geometry, self.device, self.dtype) if self._is_moved else self
+        return back_projection(still, geometry, filtered)
 
 
 def back_projection(operator: RayTransform, geometry: Geometry, filtered: Tensor) -> Tensor:
@@ -125,8 +135,7 @@ def back_projection(operator: RayTransform, geometry: Geometry, filtered: Tensor
         if filtered.requires_grad or not kernels:
             return interpolated_back_projection(geometry, filtered)
         return LinePair(scan_lines([geometry]).to(filtered.device, filtered.dtype)).interpolated(filtered)
-    moved = isinstance(operator, MatrixFreeProjector) and (operator.angles is not None or operator.offset is not None)
-    if geometry.bins == operator.geometry.bins and not moved:
+    if geometry.bins == operator.geometry.bins:
         return operator.adjoint(filtered)
     if not kernels:
         raise UserError("FBP of a displaced detector on a GPU needs Triton; install triton, or use device='cpu'")

@@ -17,6 +17,7 @@ from bayescade.physics.filters import apply_ramp
 from bayescade.physics.geometry import FanBeam, Geometry
 from bayescade.physics.linalg import norms
 from bayescade.physics.operator import LinearOperator
+from bayescade.physics.ray_transform import check_input
 from bayescade.projectors._autograd import Apply
 from bayescade.projectors._kernels import has_matrix_free
 from bayescade.projectors._lines import scan_lines
@@ -51,11 +52,11 @@ class PerImageProjector(LinearOperator):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check("image", x, self.domain_shape)
-        return Apply.apply(x, self._pair, False, None, None)
+        return Apply.apply(x, self._pair, False)
 
     def adjoint(self, y: Tensor) -> Tensor:
         self._check("sinogram", y, self.range_shape)
-        return Apply.apply(y, self._pair, True, None, None)
+        return Apply.apply(y, self._pair, True)
 
     @functools.cached_property
     def norms(self) -> Tensor:
@@ -106,7 +107,7 @@ class PerImageProjector(LinearOperator):
         filtered = filtered[..., : wider[0], : wider[1]].contiguous()
         pair = LinePair(lines.to(self.device, self.dtype))
         if not isinstance(geometries[0], FanBeam):
-            return Apply.apply(filtered, pair, True, None, None)
+            return Apply.apply(filtered, pair, True)
         if not filtered.requires_grad:
             return pair.interpolated(filtered)
         images = []
@@ -118,14 +119,9 @@ class PerImageProjector(LinearOperator):
         return torch.stack(images, 1)
 
     def _check(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-        count = len(self.geometries)
-        if tuple(tensor.shape[-3:]) != shape or tensor.numel() == 0 or tensor.shape[:-3].numel() % count:
-            expected = ", ".join(map(str, shape))
+        check_input(self, what, tensor, shape)
+        if tensor.shape[:-3].numel() % len(self.geometries):
             raise UserError(
-                f"{what}: expected shape (batch, {expected}) with a batch that is a multiple of {count}, the number of "
-                f"geometries, got {tuple(tensor.shape)}"
-            )
-        if tensor.dtype != self.dtype:
-            raise UserError(
-                f"{what}: this operator holds {self.dtype}, got {tensor.dtype}; convert with .to({self.dtype})"
+                f"{what}: expected a batch that is a multiple of {len(self.geometries)}, the number of geometries, got "
+                f"shape {tuple(tensor.shape)}"
             )
