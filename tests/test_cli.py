@@ -12,7 +12,17 @@ import bayescade
 from bayescade import Reconstruction
 from bayescade.cli import run
 
-COMMANDS = ["demo", "simulate", "train", "reconstruct", "evaluate", "pack", "benchmark paper", "models"]
+COMMANDS = [
+    "demo",
+    "simulate",
+    "train",
+    "reconstruct",
+    "evaluate",
+    "pack",
+    "benchmark paper",
+    "benchmark any",
+    "models",
+]
 
 
 @pytest.fixture(autouse=True)

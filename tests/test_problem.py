@@ -70,7 +70,7 @@ said = bayescade.train(
     training=training,
     validation=validation,
     name="blur",
-    settings={"block": {"channels": 4}, "greedy.blocks": 2, "fit.epochs": 15, "fit.batch": 8, "greedy.restarts": 0},
+    settings={"block": {"channels": 4}, "greedy.blocks": 2, "fit.epochs": 25, "fit.batch": 8, "greedy.restarts": 0},
 )
 model = bayescade.load_model(sys.argv[1], problem=problem)
 y, truth = scans(operator, 4, 2)

@@ -152,12 +152,23 @@ def simulate(
             help="Split every pixel into N x N pixels for the simulation; 2 avoids an inverse crime.",
         ),
     ] = 1,
+    scanner_settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scanner-set",
+            metavar="KEY=VALUE",
+            help="An error of the scanner, e.g. centre_error=0.1 (bins), angle_error=0.1, blur=1, dead_bins=2; repeatable.",
+        ),
+    ] = None,
     json_output: Json = False,
     device: Device = "auto",
 ) -> None:
     """Simulate scans of phantoms or of your images; the scan file also has the true images."""
+    from bayescade.config import load_settings
+    from bayescade.data.scanner import Scanner
     from bayescade.pipeline.simulate import simulate as run
 
+    settings = [f"grid_factor={grid_factor}", *(scanner_settings or [])]
     answer = run(
         phantom,
         out,
@@ -167,7 +178,7 @@ def simulate(
         noise=_noise(noise, photons, attenuation, noise_model, noise_settings or []),
         seed=seed,
         split=split,
-        supersample=grid_factor,
+        scanner=load_settings(Scanner, overrides=settings),
         device=device,
     )
     line = f"wrote {answer['out']}: {answer['images']} scans of {answer['views']} views x {answer['bins']} bins"
@@ -184,7 +195,12 @@ def train(
     images: Annotated[
         str | None, typer.Option(help="Images to train on instead of ellipse images (.npy, .npz, .h5).")
     ] = None,
-    preset: Annotated[str, typer.Option(help="recommended, paper or as-released.")] = "recommended",
+    preset: Annotated[
+        str, typer.Option(help="recommended, paper, as-released, or any (a model for any scan).")
+    ] = "recommended",
+    start_from: Annotated[
+        str | None, typer.Option("--from", help="Start from this model for any scan; e.g. --from any.")
+    ] = None,
     config: Annotated[
         str | None, typer.Option(help="A TOML file of settings, which replace settings of the preset.")
     ] = None,
@@ -212,6 +228,7 @@ def train(
         images=images,
         noise=_noise(noise, photons, attenuation, noise_model, noise_settings or []),
         preset=preset,
+        start_from=start_from,
         config=config,
         settings=settings or [],
         seed=seed,
@@ -224,6 +241,8 @@ def train(
         f"{answer['out']}: {answer['blocks']} blocks of {method} for {answer['case']} "
         f"in {answer['training_seconds']:.1f} s, validation PSNR {answer['validation_psnr']:.2f} dB"
     )
+    if answer["start_psnr"] is not None:
+        line += f", {answer['validation_psnr'] - answer['start_psnr']:+.2f} dB over {start_from}"
     _print_warnings([answer])
     _print_answer(answer, [line], json_output)
 
@@ -374,6 +393,53 @@ def benchmark_paper(
     _print_answer(answer, lines, json_output)
 
 
+@benchmark.command("any", epilog="Example: bayescade benchmark any --model runs/any --out table-any")
+def benchmark_any(
+    model: Annotated[
+        str, typer.Option(help="A model for any scan, e.g. a run folder; or a method such as fbp.")
+    ] = "any",
+    images: Annotated[int, typer.Option(parser=_whole, metavar="N", help="Number of test images of every row.")] = 20,
+    samples: Samples = 10,
+    validation_images: Annotated[
+        int, typer.Option(parser=_whole, metavar="N", help="Number of scans of every row that choose the weight of TV.")
+    ] = 8,
+    patients: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Images with values from 0 to 1 (.npy, .npz, .h5) for the rows of patients; the second half is the test.",
+        ),
+    ] = None,
+    rows: Annotated[str, typer.Option(metavar="PART", help="Only rows whose name has this part, e.g. arc-120.")] = "",
+    seed: Seed = 0,
+    out: Annotated[
+        str | None, typer.Option(help="Folder for table.md and table.json; stored cells are not computed again.")
+    ] = None,
+    json_output: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Compare a model for any scan with total variation and FBP, on many scans and objects."""
+    from bayescade.pipeline.any_table import markdown
+    from bayescade.pipeline.benchmark_any import AnyBenchmark
+    from bayescade.pipeline.benchmark_any import benchmark_any as run
+
+    request = AnyBenchmark(
+        model=model,
+        images=images,
+        samples=samples,
+        validation_images=validation_images,
+        patients=patients,
+        rows=rows,
+        seed=seed,
+        out=out,
+        device=device,
+    )
+    answer = run(request)
+    _print_warnings(answer["rows"])
+    lines = [markdown(answer)] + ([f"wrote {out}/table.md", f"wrote {out}/table.json"] if out else [])
+    _print_answer(answer, lines, json_output)
+
+
 @app.command(epilog="Example: bayescade models --json")
 def models(json_output: Json = False, device: Device = "auto") -> None:
     """List all models."""
@@ -446,7 +512,7 @@ def _cell(value: float | None, width: int, digits: int) -> str:
 def _print_warnings(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         if row.get("warning"):
-            name = " ".join(row[key] for key in ("model", "method", "case") if key in row)
+            name = " ".join(row[key] for key in ("model", "method", "case", "name") if key in row)
             print(f"bayescade: warning: {name}: {row['warning']}", file=sys.stderr)
 
 

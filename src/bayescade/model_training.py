@@ -69,7 +69,7 @@ def train(
     data_settings = [text for text in texts if text.startswith("data.")]
     if data_settings:
         raise UserError(f"setting {data_settings[0]}: the data are arguments of this function; remove this setting")
-    sets = TrainingData(problem, checked_pair(problem, training), checked_pair(problem, validation))
+    sets = TrainingData.of(problem, checked_pair(problem, training), checked_pair(problem, validation))
     counts = {"images": len(sets.training[0]), "validation_images": len(sets.validation[0])}
     base = chosen_method.preset("recommended")
     base = dataclasses.replace(base, data=dataclasses.replace(base.data, **counts))
@@ -203,5 +203,6 @@ def summary(run: Run) -> dict[str, Any]:
         "blocks": len(manifest.blocks),
         "validation_psnr": manifest.blocks[-1].validation_psnr,
         "training_seconds": manifest.training_seconds,
+        "start_psnr": manifest.start.get("validation_psnr") if manifest.start is not None else None,
         "warning": "; ".join(warnings_of(manifest)) or None,
     }

@@ -32,7 +32,10 @@ def load_model(
     settings: Mapping[str, Any] | Sequence[str] = (),  # {"key": value}, or "key=value"
     device: torch.device | str = "cpu",
 ) -> Reconstructor:
-    """The model of that name, ready to be called with sinograms or other data."""
+    """The model of that name, ready to be called with sinograms or other data.
+
+    A model for any scan is called with `geometry=` too, unless a geometry is given here.
+    """
     texts = settings_texts(settings)
     folder = model_folder(name)
     if folder is None:
@@ -47,11 +50,21 @@ def load_model(
     method = plugins.load(methods, manifest.method)
     if method.ANY_GEOMETRY:
         raise UserError(f"{folder}: the manifest is damaged: its method is '{manifest.method}', which has no weights")
+    if is_for_any_scan(manifest):
+        from bayescade.methods._any_scan import AnyScanModel
+
+        any_scan = AnyScanModel(name, manifest, read_blocks(folder, manifest), method.load, texts, torch.device(device))
+        return any_scan.bound(geometry) if geometry is not None else any_scan
     if problem is not None:
         check_problem(name, manifest, problem)
     problem = problem or problem_of(name, manifest, geometry, device)
     trained: Reconstructor = method.load(name, problem, manifest, read_blocks(folder, manifest), texts)
     return trained
+
+
+def is_for_any_scan(manifest: Manifest) -> bool:
+    """Whether a model normalises its scans, and so works for any geometry."""
+    return "scans" in manifest.settings
 
 
 def check_problem(name: str, manifest: Manifest, problem: InverseProblem) -> None:

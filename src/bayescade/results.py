@@ -27,6 +27,8 @@ MAPS = (
     "truth",
     "support",
 )
+VARIANCES = ("aleatoric", "epistemic", "aleatoric_standard_error")  # in squared units of the image
+UNSCALED = ("support", "truth")  # without units, or in the units of the user
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +83,19 @@ class Reconstruction:
     def std(self) -> Tensor:
         """Predictive standard deviation."""
         return self.variance.sqrt()
+
+    def scaled(
+        self,
+        factors: Tensor,  # (batch,)
+    ) -> "Reconstruction":
+        """The same result in other units: image values times the factors, variances times their squares."""
+        factor = factors.reshape(-1, 1, 1, 1).to(self.image)
+        maps: dict[str, Tensor] = {}
+        for name in (*MAPS, "sample_images"):
+            value = getattr(self, name)
+            if value is not None and name not in UNSCALED:
+                maps[name] = value * (factor**2 if name in VARIANCES else factor)
+        return dataclasses.replace(self, **maps)  # type: ignore[arg-type]
 
     def describe(self) -> str:
         """Some lines of text about the result: its maps, scores and warnings."""
@@ -225,8 +240,13 @@ class Reconstructor(ABC):
         samples: int = 100,
         seed: int = 0,
         index: int = 0,  # index of the first image; the random numbers of an image depend on its index
+        geometry: Any = None,  # for a model for any scan that was loaded without a geometry
     ) -> Reconstruction:
         """The reconstruction of each measurement; methods without random numbers ignore `samples`."""
+        if geometry is not None:
+            raise UserError(
+                f"geometry: model '{self.name}' has its geometry already; give another one to load_model(name, geometry)"
+            )
         return self.reconstruct(as_data(data, self.data_shape, self.data_name), samples=samples, seed=seed, index=index)
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Seeds: one number determines all random numbers of a run."""
+"""Random numbers: one seed determines all random numbers of a run."""
 
 import hashlib
 
@@ -15,3 +15,8 @@ def derived_seed(*parts: int | str) -> int:
     """One 63-bit seed from several parts, by their hash: different parts give independent random numbers."""
     digest = hashlib.sha256(repr(parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
+
+
+def log_uniform(least: float, most: float, u: float) -> float:
+    """The number at the fraction u of the way from `least` to `most` on a logarithmic scale; log-uniform if u is uniform."""
+    return float(least * (most / least) ** u)

@@ -69,7 +69,9 @@ def test_scan_files_have_the_names_of_the_contract(tmp_path: Path) -> None:
             "bayescade_version",
             "photons",
             "attenuation",
+            "electronic",
             "noise_model",
+            "scanner",
         }
 
 

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from bayescade.data.noise import Noise, add_noise, common_noise
+from bayescade.data.scanner import Scanner
 from bayescade.data.simulate import chunks, scan_batches, scan_set
 from bayescade.data.sources import image_source
 from bayescade.data.splits import SPLITS, split_seed
@@ -56,7 +57,7 @@ def test_a_finer_grid_avoids_the_inverse_crime(phantom: str) -> None:
     """The data differ from A x, by little, and the truth is the mean over a pixel."""
     geometry = case_geometry("sparse-8")
     source = image_source(phantom, (128, 128), seed=0)
-    (fine,) = scan_batches(source, geometry, common_noise(relative=0), seed=0, count=2, supersample=3)
+    (fine,) = scan_batches(source, geometry, common_noise(relative=0), seed=0, count=2, scanner=Scanner(grid_factor=3))
     (coarse,) = scan_batches(source, geometry, common_noise(relative=0), seed=0, count=2)
     assert fine.truth.shape == coarse.truth.shape
     projected = ray_transform(geometry)(fine.truth)
@@ -95,8 +96,7 @@ def test_runs_cover_all_images_once() -> None:
     assert sum(count for _, count in runs) == 250
 
 
-@pytest.mark.parametrize("supersample", [0, -1, 9])
-def test_a_bad_grid_factor_is_named(supersample: int) -> None:
-    source = image_source("ellipses", (128, 128), seed=0)
+@pytest.mark.parametrize("factor", [0, -1, 9])
+def test_a_bad_grid_factor_is_named(factor: int) -> None:
     with pytest.raises(UserError, match="from 1 to 8"):
-        next(scan_batches(source, case_geometry("sparse-8"), Noise(), seed=0, count=1, supersample=supersample))
+        Scanner(grid_factor=factor)

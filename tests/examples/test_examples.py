@@ -127,3 +127,40 @@ def test_cells_are_trained_within_a_limit(tmp_path: Path) -> None:
     assert "cut off |" in page
     wrong = subprocess.run([*line, "--only", "tv_sparse-8"], capture_output=True, text=True)
     assert "no configuration tv_sparse-8" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_an_ablation_of_two_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = load("any_ablation")
+    monkeypatch.setattr(example, "ROWS", ("ellipses-views-16",))
+    tiny = [
+        "data.images=8",
+        "data.validation_images=4",
+        "greedy.blocks=1",
+        "fit.epochs=1",
+        "fit.batch=4",
+        "block.channels=4",
+    ]
+    arguments = ["any_ablation.py", "--out", str(tmp_path), "--at-once", "2", "--scans", "1", "--device", "cpu"]
+    arguments += ["--only", "standard", "--only", "gradient-only", *(part for text in tiny for part in ("--set", text))]
+    monkeypatch.setattr(
+        sys, "argv", [*arguments, "--set", "greedy.restarts=0", "--set", "scans.geometries.most_views=12"]
+    )
+    example.main()
+    lines = [json.loads(line) for line in (tmp_path / "ablation.jsonl").read_text().splitlines()]
+    assert [line["variant"] for line in lines] == ["standard", "gradient-only"]
+    assert all(len(line["blocks"]) == 1 and line["ellipses-views-16"][0] > 5 for line in lines)
+
+
+@pytest.mark.slow
+def test_left_out_views_are_predicted(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of the views are disjoint and complete; an image that fits the data has less excess error than none."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    example = load("left_out_views")
+    given, chooser, test = example.split_views("diamond", data_folder)
+    angles = [angle for views in (given, chooser, test) for angle in views.geometry.angles]
+    assert len(angles) == len(set(angles)) == 91
+    assert given.geometry.views == 16
+    image = example.load_model("fbp", given.geometry)(given.sinogram).image.clamp_min(0)
+    noise = example.noise_map(test.sinogram)
+    assert float(example.excess(test, image, noise).mean()) < 0.1 * float(example.excess(test, 0 * image, noise).mean())

@@ -14,7 +14,6 @@ from bayescade.methods._tv_weight import (
     default_weight,
     gradient_noise,
     mean_entry,
-    noise_std,
 )
 from bayescade.metrics.psnr import psnr
 from bayescade.physics.cases import PAPER_CASES, case_geometry
@@ -174,21 +173,6 @@ def test_says_when_it_did_not_converge() -> None:
 def test_bad_settings_are_named(change: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         tv.Settings(**change)
-
-
-@pytest.mark.parametrize("views", [8, 40])
-def test_the_noise_is_estimated_beside_the_object(views: int) -> None:
-    """White noise on a smooth sinogram that leaves the outer bins free; a tenth quantile reads a little low."""
-    s = torch.linspace(-2, 2, 180)
-    smooth = 50 * torch.exp(-(s**2) * 4).expand(3, 1, views, 180)
-    std = torch.tensor([0.1, 1.0, 5.0]).reshape(3, 1, 1, 1)
-    noisy = smooth + std * torch.randn(smooth.shape, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(noise_std(noisy), std.flatten(), rtol=0.25, atol=0)
-    assert torch.equal(noise_std(torch.rand(2, 1, 3, 4)), torch.zeros(2)), "too few bins to tell"
-    masked = noisy.clone()
-    masked[..., :60] = 0
-    torch.testing.assert_close(noise_std(masked), std.flatten(), rtol=0.3, atol=0)
-    assert torch.equal(noise_std(torch.zeros(2, 1, 3, 40)), torch.zeros(2))
 
 
 @pytest.mark.parametrize("geometry", [case_geometry("sparse-8"), case_geometry("limited-90"), SMALL])

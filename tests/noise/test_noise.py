@@ -11,7 +11,7 @@ from bayescade import noise as noise_models
 from bayescade import plugins
 from bayescade.data.noise import Noise, add_noise, common_noise, noise_from_json, noise_from_text, noise_model
 from bayescade.errors import UserError
-from bayescade.noise import gaussian, poisson
+from bayescade.noise import gaussian, mixed, poisson
 from bayescade.testing import check_noise
 
 
@@ -133,3 +133,29 @@ def test_a_noise_that_cannot_be_read_is_named(text: str, words: str) -> None:
 def test_settings_of_another_model_are_named() -> None:
     with pytest.raises(UserError, match="noise model 'poisson': expected its Settings"):
         Noise("poisson")
+
+
+def test_electronic_noise_adds_to_that_of_the_photons() -> None:
+    """To first order var(-ln(N / n) / m) = (N + e^2) / (m N)^2."""
+    z, photons, m, electronic = 50.0, 1e4, 0.02, 40.0
+    clean = torch.full((1, 1, 300, 400), z, dtype=torch.float64)
+    noisy = poisson.add(clean, poisson.Settings(photons, m, electronic), generators=generators(1))
+    counts = photons * math.exp(-m * z)
+    assert float(noisy.var()) == pytest.approx((counts + electronic**2) / (m * counts) ** 2, rel=0.02)
+
+
+def test_mixed_noise_has_levels_within_its_limits() -> None:
+    """Gaussian levels are read off noisy data of one value; about half of the scans count photons."""
+    settings = mixed.Settings(photon_share=0.0, least=0.01, most=0.02)
+    clean = torch.full((200, 1, 40, 50), 3.0, dtype=torch.float64)
+    noisy = mixed.add(clean, settings, generators=generators(200))
+    levels = (noisy - 3).flatten(1).std(1) / 3
+    assert 0.0095 < float(levels.min()) < 0.0105
+    assert 0.019 < float(levels.max()) < 0.0208
+    assert float(levels.log().mean()) == pytest.approx(math.log(0.01 * math.sqrt(2)), abs=0.05)
+    photons = mixed.add(clean, mixed.Settings(photon_share=1.0), generators=generators(200))
+    spaced = (photons[:, 0, 0, :].diff(dim=-1).abs() > 1e-12).all()  # counts are whole numbers, plus electronic noise
+    assert bool(spaced)
+    assert bool(torch.isfinite(photons).all())
+    with pytest.raises(UserError, match="setting most"):
+        mixed.Settings(least=0.1, most=0.01)

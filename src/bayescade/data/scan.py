@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayescade import __version__
 from bayescade.data.noise import Noise, noise_from_json, noise_from_text
+from bayescade.data.scanner import Scanner
 from bayescade.data.simulate import Scans
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry, geometry_from_json
@@ -20,12 +21,13 @@ from bayescade.storage.arrays import ArrayReader, ArrayWriter, check_finite
 class ScanWriter:
     """Writes a scan file batch by batch; the file appears at the end of the `with` statement."""
 
-    def __init__(self, path: Path | str, geometry: Geometry, noise: Noise, seed: int):
+    def __init__(self, path: Path | str, geometry: Geometry, noise: Noise, seed: int, scanner: Scanner | None = None):
         self._arrays = ArrayWriter(path)
         self._arrays.attribute("geometry", geometry.to_json())
         self._arrays.attribute("seed", seed)
         self._arrays.attribute("bayescade_version", __version__)
         self._arrays.attribute("noise_model", json.dumps(noise.to_json()))
+        self._arrays.attribute("scanner", json.dumps(dataclasses.asdict(scanner or Scanner())))
         for name, value in _noise_numbers(noise).items():
             self._arrays.attribute(name, value)
 

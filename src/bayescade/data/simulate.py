@@ -1,7 +1,7 @@
-"""Scans of known images: projection and noise, on the grid of the images or on a finer grid."""
+"""Scans of known images: projection, the errors of a scanner, and noise."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,13 +11,23 @@ from bayescade import noise as noise_models
 from bayescade import plugins
 from bayescade.data.cache import Arrays, cached
 from bayescade.data.noise import Noise, add_noise
+from bayescade.data.scanner import (
+    ScanErrors,
+    Scanner,
+    after_noise,
+    before_noise,
+    draw_errors,
+    mean_over_bins,
+    true_geometry,
+)
 from bayescade.data.sources import Source
-from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
-from bayescade.projectors import ray_transform
+from bayescade.projectors import PerImageProjector, ray_transform
+from bayescade.threads import in_order
 
 CACHE_VERSION = 1  # increase it when the same settings give other simulated data
 CHUNK_NUMBERS = 20_000_000  # pixels and rays of the images that are computed at once, at most
+IDEAL = Scanner()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,20 +45,63 @@ def scan_batches(
     *,
     seed: int,
     count: int,
-    supersample: int = 1,
+    scanner: Scanner = IDEAL,
     device: torch.device | str = "cpu",
 ) -> Iterator[Scans]:
     """Scans of the first `count` images of a source, batch by batch.
 
-    With `supersample` = 1 the data are simulated on the grid of the reconstruction (as in the paper; an inverse crime). With
-    `supersample` = f > 1 every pixel is split into f x f pixels before projection, and the truth is the mean of these pixels.
+    An ideal scanner simulates the data on the grid of the reconstruction (as in the paper; an inverse crime). With a
+    `grid_factor` f > 1 every pixel is split into f x f pixels before projection, and the truth is the mean of these pixels.
     """
-    check_supersample(supersample)
-    operator = ray_transform(geometry.refined(supersample), device)
-    for first, number in chunks(geometry, count, supersample):
-        images = source.images(first, number, supersample).to(device)
-        truth = avg_pool2d(images, supersample) if supersample > 1 else images
-        yield Scans(add_noise(operator(images), noise, seed=seed, first=first), truth)
+    factor = scanner.grid_factor
+    operator = ray_transform(true_geometry(geometry, scanner), device) if not scanner.moves else None
+    for first, number in chunks(geometry, count, scanner):
+        images = source.images(first, number, factor).to(device)
+        truth = avg_pool2d(images, factor) if factor > 1 else images
+        geometries = [geometry] * number
+        errors = [draw_errors(scanner, geometry, seed, index) for index in range(first, first + number)]
+        rays = operator(images) if operator is not None else line_integrals(images, geometries, scanner, errors)
+        line_sums = mean_over_bins(rays, scanner)
+        if not scanner.distorts:
+            yield Scans(add_noise(line_sums, noise, seed=seed, first=first), truth)
+            continue
+        yield Scans(measured(line_sums, geometries, scanner, errors, noise, seed, range(first, first + number)), truth)
+
+
+def line_integrals(
+    images: Tensor,  # (scans, 1, height f, width f), f being the grid factor of the scanner
+    geometries: Sequence[Geometry],  # one for each image
+    scanner: Scanner,
+    errors: Sequence[ScanErrors],
+) -> Tensor:
+    """The line integrals of all rays, (scans, 1, views, bins rays_per_bin), padded with zeros to the largest sinogram."""
+    pairs = zip(geometries, errors, strict=True)
+    true_geometries = [true_geometry(geometry, scanner, error) for geometry, error in pairs]
+    return PerImageProjector(true_geometries, images.device, images.dtype).forward(images)
+
+
+def measured(
+    sinograms: Tensor,  # (scans, 1, views, bins): line integrals, padded with zeros to the largest sinogram
+    geometries: Sequence[Geometry],  # one for each sinogram
+    scanner: Scanner,
+    errors: Sequence[ScanErrors],
+    noise: Noise,
+    seed: int,
+    indices: Sequence[int],  # of the scans
+) -> Tensor:
+    """What the detector measures, of the same shape: padding stays zero."""
+    stored = sinograms.cpu()
+    out = torch.zeros_like(stored)
+
+    def measure(number: int) -> None:
+        views, bins = geometries[number].sinogram_shape
+        single = before_noise(stored[number, :, :views, :bins], scanner, errors[number])
+        noisy = add_noise(single[None], noise, seed=seed, first=indices[number])[0]
+        out[number, :, :views, :bins] = after_noise(noisy, scanner, errors[number])
+
+    for _ in in_order(measure, range(len(stored)), most=len(stored)):
+        pass
+    return out.to(sinograms.device)
 
 
 def scan_set(
@@ -58,7 +111,7 @@ def scan_set(
     *,
     seed: int,
     count: int,
-    supersample: int = 1,
+    scanner: Scanner = IDEAL,
     device: torch.device | str = "cpu",
 ) -> Scans:
     """Scans of the first `count` images of a source, all in memory; they are read from the cache if possible.
@@ -73,13 +126,11 @@ def scan_set(
         "noise": noise.to_json(),
         "seed": seed,
         "count": count,
-        "supersample": supersample,
+        "scanner": dataclasses.asdict(scanner),
     }
 
     def make() -> Arrays:
-        batches = list(
-            scan_batches(source, geometry, noise, seed=seed, count=count, supersample=supersample, device=device)
-        )
+        batches = list(scan_batches(source, geometry, noise, seed=seed, count=count, scanner=scanner, device=device))
         sinogram = torch.cat([batch.sinogram for batch in batches])
         truth = torch.cat([batch.truth for batch in batches])
         return {"sinogram": sinogram.cpu().numpy(), "truth": truth.cpu().numpy()}
@@ -89,16 +140,9 @@ def scan_set(
     return Scans(*(torch.from_numpy(arrays[name]).to(device) for name in ("sinogram", "truth")))
 
 
-def chunks(geometry: Geometry, count: int, supersample: int = 1) -> Iterator[tuple[int, int]]:
+def chunks(geometry: Geometry, count: int, scanner: Scanner = IDEAL) -> Iterator[tuple[int, int]]:
     """Divides `count` images into chunks that fit memory: (index of the first image, number of images) of each chunk."""
-    numbers_per_image = (
-        geometry.image_shape[0] * geometry.image_shape[1] * supersample**2 + geometry.views * geometry.bins
-    )
-    step = max(1, min(100, CHUNK_NUMBERS // numbers_per_image))
+    pixels = geometry.image_shape[0] * geometry.image_shape[1] * scanner.grid_factor**2
+    rays = geometry.views * geometry.bins * scanner.rays_per_bin
+    step = max(1, min(100, CHUNK_NUMBERS // (pixels + rays)))
     return ((first, min(step, count - first)) for first in range(0, count, step))
-
-
-def check_supersample(supersample: int) -> None:
-    """Raises an error unless the factor is from 1 to 8."""
-    if not 1 <= supersample <= 8:
-        raise UserError(f"grid factor: expected a whole number from 1 to 8, got {supersample}")

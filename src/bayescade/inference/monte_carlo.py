@@ -24,7 +24,6 @@ from bayescade.inference.graph import GraphReplay, NoGraph
 from bayescade.inference.moments import Estimate, StreamingMoments
 from bayescade.inference.noise import activation_noise, image_normals, weight_noise
 from bayescade.inference.runners import RUNNERS, choose_runner, runner_factory
-from bayescade.inference.threads import in_order
 from bayescade.inference.weights import CascadeWeights
 from bayescade.networks.cascade import (
     Cascade,
@@ -37,6 +36,7 @@ from bayescade.networks.cascade import (
 )
 from bayescade.physics.problem import InverseProblem
 from bayescade.progress import Advance, quiet
+from bayescade.threads import in_order
 
 # Most bytes of features computed at once. CPU: per thread, to fit the cache. GPU: and at most a quarter of the free memory.
 CHUNK_BYTES = {"cpu": 3 * 2**24, "cuda": 3 * 2**30}

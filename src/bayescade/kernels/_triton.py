@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import os
 from typing import Any
 
@@ -15,6 +16,10 @@ try:
 except ImportError:  # the CPU build of torch does not install Triton
     triton = None
     tl = None
+
+# Arguments of a kernel by which Triton does not specialise: a new scan would be compiled if its number of views is a
+# multiple of 16 and that of the scans before was not.
+SIZES = ("height", "width", "views", "bins")
 
 __all__ = ["Launch", "available", "cdiv", "device_of", "interpreted", "is_fused", "jit", "tl"]
 
@@ -43,8 +48,11 @@ def device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
 
 
 def jit(function: Any) -> Any:
-    """The function as a Triton kernel, if Triton is installed."""
-    return function if triton is None else triton.jit(function)
+    """The function as a Triton kernel, if Triton is installed; it is not compiled again for other `SIZES`."""
+    if triton is None:
+        return function
+    sizes = [name for name in inspect.signature(function).parameters if name in SIZES]
+    return triton.jit(function, do_not_specialize=sizes)
 
 
 def cdiv(a: int, b: int) -> int:

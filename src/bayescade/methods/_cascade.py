@@ -28,7 +28,7 @@ from bayescade.storage.weights import INNER, Tensors
 from bayescade.training.distributed import ALONE, ProcessGroup
 from bayescade.training.greedy import Record, Training, train_cascade
 from bayescade.training.sets import TrainingData
-from bayescade.training.stage import first_stage
+from bayescade.training.stage import Stage, first_stage, next_stage
 
 JITTER = 1e-6  # added to the variance of activations, as in the authors' code; makes the epistemic map nearly constant
 # (settings, generator, number of input planes of the problem) -> block
@@ -59,11 +59,24 @@ def train(
         save=lambda index, block, record: run.save_block(index, block.state_dict(), record),
         end=run.end,
         processes=processes,
+        initial=[{key: value.float() for key, value in tensors.items()} for tensors in data.initial],
     )
     memory, batch = settings.block.memory_channels, settings.fit.batch
-    stage = first_stage([(problem, *data.training)], batch, memory)
-    validation = first_stage([(problem, *data.validation)], batch, memory)
+    stage = first_stage(data.training_sets, batch, memory)
+    validation = first_stage(data.validation_sets, batch, memory)
+    if data.initial and run.manifest.start is not None and not saved:
+        run.set_start({**run.manifest.start, "validation_psnr": start_psnr(build, settings, training, validation)})
     train_cascade(training, stage, validation, saved, slower=run.manifest.blocks[-1].slower if saved else 0)
+
+
+def start_psnr(build: Build, settings: Settings, training: Training, validation: Stage) -> float:
+    """Mean PSNR of the validation images by the cascade from which a training starts, with mean weights."""
+    problem, runner = validation.groups[0].measured[0].problem, training.runner(validation)
+    for tensors in training.initial:
+        block = load_block(build, settings, problem, dict(tensors), inner=True).to(problem.device)
+        channels_last(block)
+        validation = next_stage(block, validation, "mean", runner, batch=settings.fit.batch)
+    return training.processes.value_of_first(validation.psnr(), validation.example.device)
 
 
 def load(

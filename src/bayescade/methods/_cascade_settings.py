@@ -61,8 +61,17 @@ _PAPER = Settings(
     inference=InferenceSettings(sampling="activations"),
 )
 
+_ANY = Settings(
+    block=BlockSettings(channels=32, memory_channels=4, variance="features"),
+    greedy=GreedySettings(blocks=16),
+    fit=FitSettings(epochs=6, learning_rate=3e-3),
+    data=DataSettings(images=12_000, validation_images=400),
+    inference=InferenceSettings(),
+)
+
 PRESETS: dict[str, Settings] = {
     "recommended": _RECOMMENDED,
+    "any": _ANY,  # for any scan, or for one scan with the same objects, noise and errors of the scanner
     "paper": _PAPER,  # as in the text of the paper
     # As in the authors' code, which also adds a jitter (`_cascade.new_block`).
     "as-released": dataclasses.replace(_PAPER, greedy=dataclasses.replace(_PAPER.greedy, loss="elbo-as-released")),
@@ -83,6 +92,8 @@ def preset(
         raise UserError(plugins.unknown("preset", name, list(PRESETS)))
     settings = PRESETS[name]
     view_count = views if views is not None else 10**6
+    if name == "any":
+        return settings
     if name != "recommended":
         return with_blocks(settings, paper_blocks(view_count, arc_degrees))
     if arc_degrees > FULL and view_count < FEW_VIEWS:

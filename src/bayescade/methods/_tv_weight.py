@@ -21,6 +21,7 @@ from torch import Tensor
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.physics.fidelity import Fidelity, LeastSquares
 from bayescade.physics.geometry import Geometry, geometry_difference, measured_arc
+from bayescade.physics.noise_level import noise_std
 from bayescade.physics.ray_transform import RayTransform
 
 # c of each case: the best value for 50 images of ellipses and 50 images of random-shepp-logan, both of the validation
@@ -29,8 +30,6 @@ CONSTANTS = dict(zip(PAPER_CASES, (0.4, 0.2, 0.4, 0.6, 0.6, 0.12, 0.16, 0.3), st
 ARC_DEGREES, ARC_CONSTANTS = (90, 120, 150, 180), (0.12, 0.16, 0.3, 0.4)
 
 LEAST = 1e-7  # smallest noise in units of RMS(data) / ||A||: so the weight is never zero
-# A window of the noise estimate has at least this many bins, and at least this many values (bins x views).
-WINDOW_BINS, WINDOW_VALUES = 8, 128
 
 
 def default_weight(
@@ -81,27 +80,3 @@ def mean_entry(operator: RayTransform) -> float:
     angles = torch.tensor(geometry.angles)
     height = geometry.pixel_size / torch.maximum(angles.cos().abs(), angles.sin().abs())
     return float(2 / 3 * height.mean())
-
-
-def noise_std(
-    sinogram: Tensor,  # (batch, 1, views, bins)
-) -> Tensor:
-    """Standard deviation of white noise in each sinogram, (batch,): from fourth differences along the bins.
-
-    The differences remove smooth signals and multiply the standard deviation of white noise by sqrt(70). The median of
-    their absolute values, divided by 0.6745, is robust against single edges. Projections of pixels vary from bin to bin
-    even without noise. So the detector is split into windows of bins, each with all views, and the tenth percentile of
-    the medians of all windows is used: the rays of such a window do not cross the object.
-    """
-    views, bins = sinogram.shape[-2:]
-    if bins < 5:
-        return sinogram.new_zeros(len(sinogram))  # too few bins to separate noise from signal
-    y = sinogram
-    differences = y[..., :-4] - 4 * y[..., 1:-3] + 6 * y[..., 2:-2] - 4 * y[..., 3:-1] + y[..., 4:]
-    width = min(max(WINDOW_BINS, -(-WINDOW_VALUES // views)), bins - 4)
-    windows = differences[:, 0].abs().unfold(-1, width, width)  # (batch, views, windows, width)
-    medians = windows.transpose(1, 2).flatten(2).median(2).values  # (batch, windows)
-    medians = torch.where(medians > 0, medians, torch.inf).sort(1).values  # windows of masked bins, all 0, do not count
-    count = torch.isfinite(medians).sum(1, keepdim=True)
-    percentile = medians.gather(1, (count // 10).clamp_max(medians.shape[1] - 1))[:, 0]
-    return torch.where(count[:, 0] > 0, percentile, 0.0) / 0.6745 / 70**0.5

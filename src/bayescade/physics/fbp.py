@@ -35,6 +35,9 @@ from bayescade.physics.geometry import FanBeam, Geometry
 from bayescade.physics.redundancy import displaced_weights, is_full_circle, missing_bins, ray_weights, view_weights
 
 Beam = TypeVar("Beam", bound=Geometry)
+# The last step of FBP, from filtered sinograms (..., 1, views, bins) to images: A' for parallel beams,
+# `interpolated_back_projection` for fan beams.
+BackProjection = Callable[[Tensor], Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,25 +63,43 @@ def fbp_weights(geometry: Geometry, ramp: str = "band-limited") -> Weights:
     return Weights(np.tile(displaced_weights(geometry), (geometry.views, 1)), None, scale, added)
 
 
-def filtered_back_projection(
-    geometry: Geometry,
-    back: Callable[[Geometry, Tensor], Tensor],  # A' for parallel beams, `interpolated_back_projection` for fan beams
-    sinogram: Tensor,  # (..., 1, views, bins)
-    window: str = "ram-lak",
-    ramp: str = "band-limited",
-) -> Tensor:
-    """The image, (..., 1, height, width)."""
-    weights = fbp_weights(geometry, ramp)
-    if weights.rays is not None:
-        sinogram = sinogram * torch.as_tensor(weights.rays, dtype=sinogram.dtype, device=sinogram.device)
-    if any(weights.added):
-        sinogram = torch.nn.functional.pad(sinogram, weights.added)
-        geometry = with_added_bins(geometry, weights.added)
-    filtered = apply_ramp(sinogram, geometry.ray_spacing, window, ramp)
-    if weights.views is not None:
-        filtered = filtered * torch.as_tensor(weights.views, dtype=filtered.dtype, device=filtered.device)[:, None]
-    image = back(geometry, filtered)
-    return image if weights.scale == 1 else weights.scale * image
+class FilteredBackProjection:
+    """FBP of one geometry, ready for many sinograms: its weights are computed once."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        back_projector: Callable[[Geometry], BackProjection | None],
+        ramp: str,
+        device: torch.device,
+        dtype: torch.dtype,
+    ):
+        weights = fbp_weights(geometry, ramp)
+
+        def tensor(values: NDArray[np.float64] | None) -> Tensor | None:
+            return torch.as_tensor(values, dtype=dtype, device=device) if values is not None else None
+
+        self.rays, self.views = tensor(weights.rays), tensor(weights.views)
+        self.scale, self.added, self.ramp = weights.scale, weights.added, ramp
+        self.geometry = with_added_bins(geometry, weights.added) if any(weights.added) else geometry
+        self.back = back_projector(self.geometry)
+
+    def __call__(
+        self,
+        sinogram: Tensor,  # (..., 1, views, bins)
+        window: str,
+        adjoint: BackProjection,  # where there is no other back-projection
+    ) -> Tensor:
+        """The image, (..., 1, height, width)."""
+        if self.rays is not None:
+            sinogram = sinogram * self.rays
+        if any(self.added):
+            sinogram = torch.nn.functional.pad(sinogram, self.added)
+        filtered = apply_ramp(sinogram, self.geometry.ray_spacing, window, self.ramp)
+        if self.views is not None:
+            filtered = filtered * self.views[:, None]
+        image = (self.back or adjoint)(filtered)
+        return image if self.scale == 1 else self.scale * image
 
 
 def with_added_bins(geometry: Beam, added: tuple[int, int]) -> Beam:

@@ -99,7 +99,7 @@ def apply_ramp(
     return filtered[..., bins - 1 : 2 * bins - 1]
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=1024)
 @torch.inference_mode(False)  # the cached spectrum may be used with gradients later
 def ramp_spectrum(
     bins: int,

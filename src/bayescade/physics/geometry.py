@@ -60,7 +60,7 @@ class Geometry(ABC):
         object.__setattr__(self, "image_shape", tuple(_count("image_shape", n) for n in self.image_shape))
         object.__setattr__(self, "bins", _count("bins", self.bins))
         object.__setattr__(self, "offset", _numbers("offset", [self.offset])[0])
-        for name in self._lengths():
+        for name in self.length_names():
             object.__setattr__(self, name, _length(name, getattr(self, name)))
         self._check_coverage()
 
@@ -74,7 +74,7 @@ class Geometry(ABC):
             )
 
     @classmethod
-    def _lengths(cls) -> tuple[str, ...]:
+    def length_names(cls) -> tuple[str, ...]:
         """Names of the fields that must be positive lengths."""
         return ("bin_width", "pixel_size")
 
@@ -109,13 +109,6 @@ class Geometry(ABC):
     def bin_positions(self) -> NDArray[np.float64]:
         """Detector positions s of the bin centres, (bins,)."""
         return (np.arange(self.bins, dtype=np.float64) - (self.bins - 1) / 2) * self.bin_width + self.offset
-
-    def refined(self, factor: int) -> "Geometry":
-        """The same scan on a grid of `factor` times as many pixels per axis."""
-        height, width = self.image_shape
-        return dataclasses.replace(
-            self, pixel_size=self.pixel_size / factor, image_shape=(height * factor, width * factor)
-        )
 
     def to_json(self) -> str:
         """JSON text with exactly the fields of the geometry and its kind."""
@@ -175,8 +168,8 @@ class FanBeam(Geometry):
             )
 
     @classmethod
-    def _lengths(cls) -> tuple[str, ...]:
-        return (*super()._lengths(), "source_origin", "source_detector")
+    def length_names(cls) -> tuple[str, ...]:
+        return (*super().length_names(), "source_origin", "source_detector")
 
     @property
     def ray_spacing(self) -> float:
@@ -240,7 +233,7 @@ def geometry_difference(expected: Geometry, other: Geometry) -> str | None:
         elif field.name == "offset":
             rounding = CLOSE * expected.bin_width
         else:
-            rounding = CLOSE * value if field.name in expected._lengths() else 0.0  # the rest are counts
+            rounding = CLOSE * value if field.name in expected.length_names() else 0.0  # the rest are counts
         if not np.allclose(value, given, rtol=0, atol=rounding):
             return f"{field.name}: expected {_text(value)}, the scan has {_text(given)}"
     return None

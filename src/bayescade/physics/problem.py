@@ -20,6 +20,7 @@ from bayescade.physics.fidelity import Fidelity, LeastSquares
 from bayescade.physics.operator import LinearOperator
 
 Plane = Callable[[Tensor, Tensor], Tensor]  # a function of images and data; its result has the shape of the images
+ResidualPlane = Callable[[Tensor], Tensor]  # a function of D'(y, scale A u), which is scale A u - y for least squares
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,24 +31,30 @@ class InverseProblem:
     fidelity: Fidelity = dataclasses.field(default_factory=LeastSquares)  # the data fidelity for this noise
     initial_image: Callable[[Tensor], Tensor] | None = None  # data -> first images; default: `operator.initial`
     scale: float = 1.0  # the image value that is 1 inside a method
-    norm: float = 0.0  # ||A||; 0: compute it
+    # ||A||; 0: compute it. An operator with one scan per image has one norm per scan, (scans,): the images of a batch
+    # alternate between the scans.
+    norm: float | Tensor = 0.0
     planes: tuple[Plane, ...] = ()  # other inputs of a block: functions of (images in units of `scale`, data)
+    residual_planes: tuple[ResidualPlane, ...] = ()  # and functions of the residual
 
     def __post_init__(self) -> None:
-        check_operator(self.operator)
+        check_operator(self.operator, self.scans)
         for name in ("scale", "norm"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number and not (name == "norm" and isinstance(value, Tensor) and value.ndim == 1 and len(value)):
                 raise UserError(f"{name}: expected a number, got {value!r:.60}")
         if not 0 < self.scale < float("inf"):
             raise UserError(f"scale: expected a positive number (the image value that becomes 1), got {self.scale}")
-        if callable(self.planes):
-            raise UserError("planes: expected a tuple of functions, e.g. planes=(f,), got one function")
-        object.__setattr__(self, "planes", tuple(self.planes))
-        if not self.norm:
+        for name in ("planes", "residual_planes"):
+            if callable(getattr(self, name)):
+                raise UserError(f"{name}: expected a tuple of functions, e.g. {name}=(f,), got one function")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not isinstance(self.norm, Tensor) and not self.norm:
             object.__setattr__(self, "norm", self.operator.norm)
-        if not 0 < self.norm < float("inf"):
-            raise UserError(f"norm: expected a positive number, got {self.norm}; is the operator zero?")
+        for norm in self.norm.tolist() if isinstance(self.norm, Tensor) else [self.norm]:
+            if not 0 < norm < float("inf"):
+                raise UserError(f"norm: expected a positive number, got {norm}; is the operator zero?")
 
     @property
     def device(self) -> torch.device:
@@ -55,9 +62,14 @@ class InverseProblem:
         return self.operator.device
 
     @property
+    def scans(self) -> int:
+        """How many scans the images of a batch alternate between: 1, or the number of norms."""
+        return len(self.norm) if isinstance(self.norm, Tensor) else 1
+
+    @property
     def input_planes(self) -> int:
         """How many planes `inputs` gives."""
-        return 1 + len(self.planes)
+        return 1 + len(self.planes) + len(self.residual_planes)
 
     def describe(self) -> dict[str, Any]:
         """The properties that a trained model depends on, as JSON values; functions have no name and are left out."""
@@ -68,7 +80,7 @@ class InverseProblem:
             "range_shape": list(self.operator.range_shape),
             "input_planes": self.input_planes,
             "scale": self.scale,
-            "norm": float(f"{self.norm:.3g}"),
+            "norm": float(f"{float(torch.as_tensor(self.norm).max()):.3g}"),
         }
 
     def initial(
@@ -88,33 +100,45 @@ class InverseProblem:
         y: Tensor,  # (batch, *range_shape)
     ) -> Tensor:
         """gradient(u, y) of the formula at the top of this file, with u = x; of the shape of x."""
-        images = x.reshape(-1, len(y), *x.shape[1:])  # (samples, batch, ...)
-        projection = self.operator.forward(images)
-        slope = self.fidelity.gradient(y, projection * self.scale if self.scale != 1 else projection)
+        return self._gradient_of(self._residual(x, y), x, y)
+
+    def _residual(self, x: Tensor, y: Tensor) -> Tensor:
+        """D'(y, scale A x), (samples, batch, *range_shape)."""
+        projection = self.operator.forward(x.reshape(-1, len(y), *x.shape[1:]))
+        return self.fidelity.gradient(y, projection * self.scale if self.scale != 1 else projection)
+
+    def _gradient_of(self, residual: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradient from the residual."""
         curvature = self.fidelity.mean_curvature(y)
         if isinstance(curvature, Tensor):  # one number per image; images and data may differ in their number of axes
             curvature = curvature.reshape(-1, *[1] * (x.ndim - 1))
-        divisor = self.norm**2 * self.scale * curvature
-        return (self.operator.adjoint(slope) / divisor).reshape(x.shape)
+        norm = self.norm
+        if isinstance(norm, Tensor):
+            norm = norm.to(x).repeat(len(y) // len(norm)).reshape(-1, *[1] * (x.ndim - 1))
+        divisor = norm**2 * self.scale * curvature
+        return (self.operator.adjoint(residual) / divisor).reshape(x.shape)
 
     def inputs(
         self,
         x: Tensor,  # in units of `scale`: (batch, 1, height, width), or (samples * batch, ...), as for `gradient`
         y: Tensor,  # (batch, *range_shape)
     ) -> Tensor:
-        """The inputs of a block at x, (batch, n, height, width): the gradient, then the result of each function of `planes`."""
-        gradient = self.gradient(x, y)
-        if not self.planes:
+        """The inputs of a block at x, (batch, n, height, width): the gradient, the result of each function of `planes`, and of
+        each function of `residual_planes`."""
+        residual = self._residual(x, y)
+        gradient = self._gradient_of(residual, x, y)
+        if not self.planes and not self.residual_planes:
             return gradient
         data = y.repeat(len(x) // len(y), *[1] * (y.ndim - 1))  # repeated for every sample
         planes = [function(x, data) for function in self.planes]
+        planes += [function(residual).reshape(x.shape) for function in self.residual_planes]
         for plane in planes:
             if plane.shape != x.shape:
                 raise UserError(f"planes: expected a plane of shape {tuple(x.shape)}, got {tuple(plane.shape)}")
         return torch.cat([gradient, *planes], 1)
 
 
-def check_operator(operator: Any) -> None:
+def check_operator(operator: Any, scans: int = 1) -> None:
     """Raises an error unless the operator maps one-channel images to data and back, with its `device` and `dtype`."""
     if not isinstance(operator, LinearOperator):
         raise UserError(f"operator: expected a LinearOperator, got {type(operator).__name__}")
@@ -125,15 +149,15 @@ def check_operator(operator: Any) -> None:
     shape = tuple(operator.domain_shape)
     if len(shape) != 3 or shape[0] != 1:
         raise UserError(f"operator: expected images of shape (1, height, width), got domain_shape {shape}")
-    image = torch.zeros((1, 1, *shape), dtype=operator.dtype, device=operator.device)
+    image = torch.zeros((1, scans, *shape), dtype=operator.dtype, device=operator.device)
     data = operator.forward(image)
-    check_output(operator, "forward", data, operator.range_shape)
-    check_output(operator, "adjoint", operator.adjoint(data), shape)
+    check_output(operator, "forward", data, (scans, *operator.range_shape))
+    check_output(operator, "adjoint", operator.adjoint(data), (scans, *shape))
 
 
 def check_output(operator: LinearOperator, name: str, output: Tensor, shape: tuple[int, ...]) -> None:
-    """Raises an error unless the output has the shape (1, 1, *shape) and the operator's dtype and device."""
-    expected = (1, 1, *shape)
+    """Raises an error unless the output has the shape (1, *shape) and the operator's dtype and device."""
+    expected = (1, *shape)
     if (tuple(output.shape), output.dtype, output.device.type) != (expected, operator.dtype, operator.device.type):
         raise UserError(
             f"operator: expected {name} to give shape {expected}, {operator.dtype} on {operator.device}, "

@@ -1,12 +1,14 @@
 """The ray transform: line integrals of an image along the rays of a geometry."""
 
+import functools
 from abc import abstractmethod
 
 import torch
 from torch import Tensor
 
 from bayescade.errors import UserError
-from bayescade.physics.fbp import filtered_back_projection
+from bayescade.physics.fbp import BackProjection, FilteredBackProjection
+from bayescade.physics.filters import check_ramp
 from bayescade.physics.geometry import Geometry
 from bayescade.physics.operator import LinearOperator
 
@@ -42,15 +44,22 @@ class RayTransform(LinearOperator):
     ) -> Tensor:
         """Filtered back-projection, (..., 1, height, width)."""
         check_input(self, "sinogram", y, self.range_shape)
-        return filtered_back_projection(self.geometry, self.back_projection, y, window, ramp)
+        check_ramp(ramp)
+        if ramp not in self._fbp:
+            self._fbp[ramp] = FilteredBackProjection(self.geometry, self.back_projector, ramp, self.device, self.dtype)
+        return self._fbp[ramp](y, window, self.adjoint)
+
+    @functools.cached_property
+    def _fbp(self) -> dict[str, FilteredBackProjection]:
+        """FBP by ramp, as far as it was used."""
+        return {}
 
     @abstractmethod
-    def back_projection(
+    def back_projector(
         self,
         geometry: Geometry,  # of the operator, or with the bins that FBP adds beside a displaced detector
-        filtered: Tensor,  # (..., 1, views, bins)
-    ) -> Tensor:
-        """The last step of FBP, (..., 1, height, width): A' for parallel beams, an interpolation between bins for fan beams."""
+    ) -> BackProjection | None:
+        """The last step of FBP: A' for parallel beams, an interpolation between bins for fan beams; None: `adjoint`."""
 
     def initial(self, y: Tensor) -> Tensor:
         return self.fbp(y)

@@ -1,7 +1,6 @@
 """`bayescade benchmark paper`: Table 1 of the paper on the paper's own test set."""
 
 import dataclasses
-import hashlib
 import json
 import os
 import time
@@ -20,6 +19,7 @@ from bayescade.models import load_model, model_folder, model_scan, shipped_folde
 from bayescade.phantoms import ellipses, shepp_logan
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.physics.geometry import geometry_difference
+from bayescade.pipeline.cells import cell_file_name, read_cell, write_cell
 from bayescade.pipeline.evaluate import score, score_row
 from bayescade.pipeline.paper_figures import paper_figures
 from bayescade.pipeline.paper_table import NOISE, PAPER_SETTINGS, markdown
@@ -28,7 +28,7 @@ from bayescade.pipeline.scores import bootstrap_interval, mean
 from bayescade.progress import Advance, progress
 from bayescade.projectors import ray_transform
 from bayescade.seeds import check_seed
-from bayescade.storage.files import check_folder, make_folder, read_text, write_json, write_text
+from bayescade.storage.files import check_folder, make_folder, write_json, write_text
 from bayescade.storage.manifest import model_hash, read_manifest
 
 
@@ -52,7 +52,7 @@ class CellKey:
     def file_name(self) -> str:
         """The name of the file of the cell."""
         name = self.method.replace("/", "-").strip("-.")
-        return f"{name}_{self.case}_{hashlib.sha256(self.text().encode()).hexdigest()[:12]}.json"
+        return cell_file_name(f"{name}_{self.case}", self.text())
 
 
 def benchmark_paper(
@@ -174,7 +174,7 @@ def cell_row(
     path = folder / key.file_name() if folder is not None else None
     if path is not None and path.exists():
         advance(len(truth))
-        return stored_row(path, key)
+        return read_cell(path, key.text(), ("method", "case", "psnr", "status"))
     geometry = case_geometry(key.case)
     model = cell_model(key.method, key.case)
     if model is None:
@@ -199,7 +199,7 @@ def cell_row(
     weights_folder = model_folder(model)
     row["training_seconds"] = read_manifest(weights_folder).training_seconds if weights_folder is not None else None
     if path is not None:
-        write_json(path, {"key": key.text(), "row": row})
+        write_cell(path, key.text(), row)
     return row
 
 
@@ -208,15 +208,3 @@ def row_without_weights(key: CellKey) -> dict[str, Any]:
     names = ("psnr", "psnr_shepp_logan", "psnr_interval", "ssim", "rmse", "uncertainty", "warning")
     empty = dict.fromkeys((*names, "seconds_per_image", "parameters", "training_seconds"))
     return {"method": key.method, "case": key.case, "images": key.images, "status": "no weights", **empty}
-
-
-def stored_row(path: Path, key: CellKey) -> dict[str, Any]:
-    """The row in the file of an earlier run; raises an error if the file is damaged or of another cell."""
-    try:
-        stored = json.loads(read_text(path))
-        if stored["key"] == key.text() and stored["row"].keys() >= {"method", "case", "psnr", "status"}:
-            row: dict[str, Any] = stored["row"]
-            return row
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    raise UserError(f"{path}: damaged; delete it and run the same command again")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from bayescade.uncertainty.scores import LEVELS, uncertainty_scores
 
 DATA_RANGE = 1.0  # images are in [0, 1]
 RESAMPLES = 2000  # number of resamples of a bootstrap
+T_POINTS = 100_001  # of the integral for a quantile of Student's t distribution
 
 
 def image_scores(
@@ -49,6 +51,26 @@ def bootstrap_interval(values: list[float | None] | None, level: float = 0.95) -
     indices = torch.randint(len(numbers), (RESAMPLES, len(numbers)), generator=torch.Generator().manual_seed(0))
     levels = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
     return [float(end) for end in numbers[indices].mean(1).quantile(levels)]
+
+
+def t_interval(values: list[float], level: float = 0.95) -> list[float] | None:
+    """The interval mean -+ t s / sqrt(n) for the mean of n numbers with standard deviation s; None for one number."""
+    if len(values) < 2:
+        return None
+    numbers = np.asarray(values, dtype=np.float64)
+    half = t_quantile(level, len(numbers) - 1) * float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
+    return [float(numbers.mean()) - half, float(numbers.mean()) + half]
+
+
+def t_quantile(level: float, freedom: int) -> float:
+    """t with P(|T| <= t) = level, for Student's t distribution with n degrees of freedom.
+
+    With T = sqrt(n) tan(a) the density of the angle a is proportional to cos(a)^(n - 1).
+    """
+    angles = np.linspace(0, math.pi / 2, T_POINTS)
+    density = np.cos(angles) ** (freedom - 1)
+    below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return math.sqrt(freedom) * math.tan(float(np.interp(level, below / below[-1], angles)))
 
 
 Scores = dict[str, list[float | None]]

@@ -5,7 +5,8 @@ from typing import Any
 
 from bayescade.data.noise import Noise
 from bayescade.data.scan import ScanWriter
-from bayescade.data.simulate import check_supersample, scan_batches
+from bayescade.data.scanner import Scanner
+from bayescade.data.simulate import scan_batches
 from bayescade.data.sources import image_source
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
@@ -26,24 +27,22 @@ def simulate(
     noise: Noise | None = None,  # default: 1 % Gaussian noise
     seed: int = 0,
     split: str = "test",
-    supersample: int = 1,
+    scanner: Scanner | None = None,  # default: an ideal scanner
     device: str = "auto",
 ) -> dict[str, Any]:
     """Writes a scan file; gives a summary."""
     check_suffix(out)
     check_writable(out)
     check_other_file(out, phantom, geometry_file)
-    check_supersample(supersample)
     check_seed(seed)
     noise = noise or Noise()
     case_name, geometry = choose_geometry(case, geometry_file)
     torch_device = choose_device(device)
     source = image_source(phantom, geometry.image_shape, seed=seed, split=split, device=torch_device)
     count = choose_count(images, source.count)
-    batches = scan_batches(
-        source, geometry, noise, seed=seed, count=count, supersample=supersample, device=torch_device
-    )
-    with ScanWriter(out, geometry, noise, seed) as writer, progress("simulating", count) as advance:
+    scanner = scanner or Scanner()
+    batches = scan_batches(source, geometry, noise, seed=seed, count=count, scanner=scanner, device=torch_device)
+    with ScanWriter(out, geometry, noise, seed, scanner) as writer, progress("simulating", count) as advance:
         for scans in batches:
             writer.append(scans)
             advance(len(scans.truth))

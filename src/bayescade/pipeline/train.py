@@ -1,7 +1,6 @@
 """`bayescade train`: makes training images and simulates their scans, then trains a method into a run folder with a card."""
 
 import dataclasses
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ from bayescade.errors import UserError
 from bayescade.model_training import TrainingRequest, summary, train_into, trainable_method
 from bayescade.phantoms import ellipses
 from bayescade.physics.geometry import Geometry, measured_arc
+from bayescade.pipeline.any_scans import ANY
 from bayescade.pipeline.scan_geometry import choose_geometry
+from bayescade.pipeline.train_any import AnyTraining, name_and_hash, train_any
 from bayescade.progress import progress
 from bayescade.projectors import scan_problem
 from bayescade.seeds import check_seed
-from bayescade.storage.files import check_readable
 from bayescade.storage.identity import Identity
 from bayescade.storage.image_store import new_store
 from bayescade.training.distributed import process_group
@@ -40,6 +40,7 @@ def train(
     images: str | None = None,  # an image file to train on instead of ellipses
     noise: Noise | None = None,  # default: 1 % Gaussian noise
     preset: str = "recommended",
+    start_from: str | None = None,  # a model for any scan to start from
     config: str | None = None,
     settings: Sequence[str] = (),
     seed: int = 0,
@@ -48,8 +49,25 @@ def train(
 ) -> dict[str, Any]:
     """Trains a method for a scan, or resumes the run in the folder `out`; gives a summary of the run."""
     check_seed(seed)
-    noise = noise or Noise()
+    if preset == ANY or start_from is not None:
+        return train_any(
+            AnyTraining(
+                method_name,
+                out,
+                start_from,
+                case,
+                geometry_file,
+                images,
+                noise,
+                config,
+                settings,
+                seed,
+                tensorboard,
+                device,
+            )
+        )
     method = trainable_method(method_name)
+    noise = noise or Noise()
     case_name, geometry = choose_geometry(case, geometry_file)
     base = method.preset(preset, geometry.views, measured_arc(geometry))
     chosen = load_settings(method.Settings, config, settings, base=base)
@@ -66,19 +84,11 @@ def train(
             scanner = Scanner(geometry, noise, torch_device)
             training = scanner.scans(sources[0], split_seed(seed, "train"), count, folder)
             validation = scanner.scans(sources[1], split_seed(seed, "validation"), validation_count)
-            return TrainingData(scan_problem(geometry, torch_device, chosen.data.ramp), training, validation)
+            return TrainingData.of(scan_problem(geometry, torch_device, chosen.data.ramp), training, validation)
 
         request = TrainingRequest(out, method, chosen, identity, preset, noise.describe(), tensorboard)
         run = train_into(request, make_data, torch_device, processes)
         return {"first": run.writes, **summary(run)}  # "first": whether this process prints
-
-
-def name_and_hash(images: str | None) -> dict[str, str] | None:
-    """The name and the hash of an image file, or None; a run can only be resumed with the same images."""
-    if images is None:
-        return None
-    check_readable(images)
-    return {"name": Path(images).name, "sha256": hashlib.sha256(Path(images).read_bytes()).hexdigest()}
 
 
 def training_sources(

@@ -12,6 +12,7 @@ from bayescade.projectors._lines import Lines
 
 MOST_NUMBERS = 2**31 - 1
 UNROLLED = 8  # most bins of a pixel and a view that are compiled one by one
+FEW_TAPS = (2, 3, 4, 6, 8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +106,12 @@ def _chunks(lines: Lines, tensor: Tensor) -> tuple[Tensor, ...]:
     return tensor.split(max(4, MOST_NUMBERS // largest // 4 * 4))
 
 
+def compiled_taps(taps: int) -> int:
+    """The number of taps that the kernel is compiled for, at least `taps`: one of few, as compiling takes seconds."""
+    few = next((number for number in FEW_TAPS if number >= taps), None)
+    return few or UNROLLED * cdiv(taps, UNROLLED)
+
+
 def _back(lines: Lines, sinograms: Tensor, taps: int, interpolate: bool) -> Tensor:
     scans, views, bins, count = sinograms.shape
     height, width = lines.image_shape
@@ -125,8 +132,8 @@ def _back(lines: Lines, sinograms: Tensor, taps: int, interpolate: bool) -> Tens
             views,
             bins,
             count,
-            TAPS=taps if taps <= UNROLLED else UNROLLED * cdiv(taps, UNROLLED),
-            UNROLLED=min(taps, UNROLLED),
+            TAPS=compiled_taps(taps),
+            UNROLLED=min(compiled_taps(taps), UNROLLED),
             PARALLEL=lines.parallel,
             INTERPOLATE=interpolate,
             TILE_HEIGHT=tile.outer,

@@ -17,6 +17,7 @@ fraction) whose ray meets the pixel's centre. So a pixel has a positive weight i
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -44,17 +45,40 @@ class Lines:
     numbers: Tensor  # (scans, 7), float64
     counts: Tensor  # (scans, 2), int32: views and bins of each scan
     reach: Tensor  # (scans, views), float64: an upper bound of m / D in the view
-    # sqrt(1 + u^2) p / m^2: Joseph's weight is max(0, m - |x C + y S - Q|) times this factor. (scans, views, bins), or
-    # (scans, views, 1) for parallel beams; float64.
-    factor: Tensor
     taps: int  # most bins of a view in which a pixel has a positive weight
     parallel: bool  # every scan is of a parallel beam
+    dtype: torch.dtype = torch.float64  # of `factor`
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Lines":
         """The same lines on a device, with factors of that type."""
         names = ("cosine", "sine", "numbers", "counts", "reach")
         tensors = {name: getattr(self, name).to(device) for name in names}
-        return dataclasses.replace(self, **tensors, factor=self.factor.to(device, dtype))
+        return dataclasses.replace(self, **tensors, dtype=dtype)
+
+    @property
+    def directions(self) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the angle of the normal of every ray, (scans, views, bins), or one bin for parallel beams."""
+        c, s, u = self._rays()
+        length = torch.sqrt(1 + u * u)
+        return c / length, s / length
+
+    def _rays(self) -> tuple[Tensor, Tensor, Tensor]:
+        """C, S and u of every ray, in shapes that broadcast to (scans, views, bins)."""
+        numbers = self.numbers[:, :, None, None].unbind(1)
+        bins = torch.arange(1 if self.parallel else self.sinogram_shape[1], device=self.numbers.device)
+        u = numbers[U_FIRST] + numbers[U_STEP] * bins
+        cosine, sine = self.cosine[..., None], self.sine[..., None]
+        return cosine + u * sine, sine - u * cosine, u
+
+    @functools.cached_property
+    def factor(self) -> Tensor:
+        """sqrt(1 + u^2) p / m^2: Joseph's weight is max(0, m - |x C + y S - Q|) times this factor.
+
+        (scans, views, bins), or (scans, views, 1) for parallel beams.
+        """
+        c, s, u = self._rays()
+        pixel = self.numbers[:, PIXEL_SIZE, None, None]
+        return (torch.sqrt(1 + u * u) * pixel / torch.maximum(c.abs(), s.abs()) ** 2).to(self.dtype)
 
 
 def scan_lines(
@@ -85,7 +109,6 @@ def scan_lines(
         numbers=torch.from_numpy(numbers),
         counts=torch.tensor([geometry.sinogram_shape for geometry in geometries], dtype=torch.int32),
         reach=torch.from_numpy(reach),
-        factor=torch.from_numpy(_factors(cosine, sine, numbers, bins)),
         taps=most_taps(float(reach.max())),
         parallel=bool((numbers[:, U_SLOPE] == 0).all()),
     )
@@ -122,16 +145,3 @@ def _reach(
     height, width = image_shape
     largest_t = abs(sine) * (height - 1) / 2 + abs(cosine) * (width - 1) / 2
     return largest / (numbers[:, Q_STEP, None] - numbers[:, U_STEP, None] * largest_t)
-
-
-def _factors(
-    cosine: NDArray[np.float64],  # (scans, views)
-    sine: NDArray[np.float64],
-    numbers: NDArray[np.float64],  # (scans, 7)
-    bins: int,
-) -> NDArray[np.float64]:
-    """sqrt(1 + u^2) p / m^2 of every ray; one number per view where all scans are parallel."""
-    count = bins if numbers[:, U_SLOPE].any() else 1
-    u = (numbers[:, U_FIRST, None] + numbers[:, U_STEP, None] * np.arange(count))[:, None]
-    c, s = cosine[..., None] + u * sine[..., None], sine[..., None] - u * cosine[..., None]
-    return np.sqrt(1 + u * u) * numbers[:, PIXEL_SIZE, None, None] / np.maximum(abs(c), abs(s)) ** 2

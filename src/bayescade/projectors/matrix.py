@@ -15,13 +15,14 @@ from torch import Tensor
 
 from bayescade.devices import available_bytes
 from bayescade.errors import UserError
+from bayescade.physics.fbp import BackProjection
 from bayescade.physics.geometry import Geometry
 from bayescade.physics.ray_transform import RayTransform, check_input
 from bayescade.projectors._autograd import Apply
 from bayescade.projectors._kernels import matrix_kernels
 from bayescade.projectors._lines import scan_lines
 from bayescade.projectors._parts import in_parts
-from bayescade.projectors.matrix_free import back_projection
+from bayescade.projectors.matrix_free import back_projector
 
 INDEX_BYTES = 4
 MOST_ENTRIES = 2**31 - 1  # 32-bit row pointers; 64-bit indices cost 15 to 50 % of the speed
@@ -77,8 +78,8 @@ class MatrixProjector(RayTransform):
         flat: Tensor = Apply.apply(y.flatten(-3), self._pair, True)
         return flat.reshape(*y.shape[:-3], *self.domain_shape)
 
-    def back_projection(self, geometry: Geometry, filtered: Tensor) -> Tensor:
-        return back_projection(self, geometry, filtered)
+    def back_projector(self, geometry: Geometry) -> BackProjection | None:
+        return back_projector(self, geometry)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayescade.devices import available_bytes
 from bayescade.errors import UserError
-from bayescade.physics.fbp import interpolated_back_projection
+from bayescade.physics.fbp import BackProjection, interpolated_back_projection
 from bayescade.physics.geometry import FanBeam, Geometry
 from bayescade.physics.ray_transform import RayTransform, check_input
 from bayescade.projectors._autograd import Apply, ApplyMoved
@@ -122,24 +122,32 @@ class MatrixFreeProjector(RayTransform):
             self._version, self._pair = self._pose_version(), self._new_pair()
         return self._pair
 
-    def back_projection(self, geometry: Geometry, filtered: Tensor) -> Tensor:
-        still = MatrixFreeProjector(self.geometry, self.device, self.dtype) if self._is_moved else self
-        return back_projection(still, geometry, filtered)
+    def back_projector(self, geometry: Geometry) -> BackProjection | None:
+        if self._is_moved and not isinstance(geometry, FanBeam):
+            return MatrixFreeProjector(geometry, self.device, self.dtype).adjoint
+        return back_projector(self, geometry)
 
 
-def back_projection(operator: RayTransform, geometry: Geometry, filtered: Tensor) -> Tensor:
-    """The last step of FBP, for every projector: without a matrix for fan beams, by the operator's adjoint for
-    parallel beams."""
-    kernels = has_matrix_free(filtered.device)
+def back_projector(operator: RayTransform, geometry: Geometry) -> BackProjection | None:
+    """The last step of FBP, for every projector: without a matrix for fan beams, by an adjoint for parallel beams.
+
+    None stands for the adjoint of the operator itself, which then does not hold itself in memory.
+    """
+    kernels = has_matrix_free(operator.device)
     if isinstance(geometry, FanBeam):
-        if filtered.requires_grad or not kernels:
-            return interpolated_back_projection(geometry, filtered)
-        return LinePair(scan_lines([geometry]).to(filtered.device, filtered.dtype)).interpolated(filtered)
+        pair = LinePair(scan_lines([geometry]).to(operator.device, operator.dtype)) if kernels else None
+
+        def interpolated(filtered: Tensor) -> Tensor:
+            if pair is None or filtered.requires_grad:
+                return interpolated_back_projection(geometry, filtered)
+            return pair.interpolated(filtered)
+
+        return interpolated
     if geometry.bins == operator.geometry.bins:
-        return operator.adjoint(filtered)
+        return None
     if not kernels:
         raise UserError("FBP of a displaced detector on a GPU needs Triton; install triton, or use device='cpu'")
-    return MatrixFreeProjector(geometry, filtered.device, filtered.dtype).adjoint(filtered)
+    return MatrixFreeProjector(geometry, operator.device, operator.dtype).adjoint
 
 
 def guard_memory(geometry: Geometry, device: torch.device, dtype: torch.dtype) -> None:

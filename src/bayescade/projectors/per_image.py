@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from bayescade.errors import UserError
-from bayescade.physics.fbp import fbp_weights, interpolated_back_projection, with_added_bins
+from bayescade.physics.fbp import Weights, fbp_weights, interpolated_back_projection, with_added_bins
 from bayescade.physics.filters import apply_ramp
 from bayescade.physics.geometry import FanBeam, Geometry
 from bayescade.physics.linalg import norms
@@ -22,6 +22,61 @@ from bayescade.projectors._autograd import Apply
 from bayescade.projectors._kernels import has_matrix_free
 from bayescade.projectors._lines import scan_lines
 from bayescade.projectors.matrix_free import LinePair
+
+
+class FbpPlan:
+    """What FBP of several scans needs beside their data: weights before and after the filter, and lines."""
+
+    def __init__(
+        self,
+        geometries: Sequence[Geometry],  # all fan beams, or all parallel beams
+        shape: tuple[int, ...],  # (views, bins) of the padded sinograms
+        ramp: str,
+        device: torch.device,
+        dtype: torch.dtype,
+    ):
+        weights = [fbp_weights(geometry, ramp) for geometry in geometries]
+        self.margin = max(max(weight.added) for weight in weights)
+        views, bins = shape
+        rays = torch.ones(len(geometries), 1, views, bins, dtype=dtype) if has_ray_weights(weights) else None
+        view_weights = torch.zeros(len(geometries), 1, views, 1, dtype=torch.float64)
+        is_measured = torch.zeros(len(geometries), 1, 1, bins + 2 * self.margin, dtype=dtype)
+        for number, (geometry, weight) in enumerate(zip(geometries, weights, strict=True)):
+            v, b = geometry.sinogram_shape
+            if rays is not None and weight.rays is not None:
+                rays[number, 0, :v, :b] = torch.as_tensor(weight.rays).to(dtype)
+            view_weights[number, 0, :v, 0] = weight.scale / geometry.ray_spacing
+            if weight.views is not None:
+                view_weights[number, 0, :v, 0] *= torch.as_tensor(weight.views)
+            is_measured[number, ..., self.margin - weight.added[0] : self.margin + b + weight.added[1]] = 1
+        self.rays = rays.to(device) if rays is not None else None  # before the filter
+        self.views, self.is_measured = view_weights.to(device, dtype), is_measured.to(device)  # after it
+        self.wide = [with_added_bins(geometry, (self.margin, self.margin)) for geometry in geometries]
+        lines = scan_lines(self.wide)
+        self.shape = lines.sinogram_shape
+        self.pair = LinePair(lines.to(device, dtype))
+
+    def apply(self, scans: Tensor, window: str, ramp: str) -> Tensor:
+        """The images, (images, scans, 1, height, width), of sinograms (images, scans, 1, views, bins)."""
+        wide = pad(scans * self.rays if self.rays is not None else scans, (self.margin, self.margin))
+        filtered = apply_ramp(wide, 1.0, window, ramp) * self.views * self.is_measured
+        filtered = filtered[..., : self.shape[0], : self.shape[1]].contiguous()
+        if not isinstance(self.wide[0], FanBeam):
+            return Apply.apply(filtered, self.pair, True)
+        if not filtered.requires_grad:
+            return self.pair.interpolated(filtered)
+        images = []
+        for number, geometry in enumerate(self.wide):
+            assert isinstance(geometry, FanBeam)
+            images.append(
+                interpolated_back_projection(geometry, filtered[:, number, :, : geometry.views, : geometry.bins])
+            )
+        return torch.stack(images, 1)
+
+
+def has_ray_weights(weights: Sequence[Weights]) -> bool:
+    """Whether a scan has weights of rays."""
+    return any(weight.rays is not None for weight in weights)
 
 
 @final
@@ -49,6 +104,7 @@ class PerImageProjector(LinearOperator):
         self.domain_shape = (1, *lines.image_shape)
         self.range_shape = (1, *lines.sinogram_shape)
         self._pair = LinePair(lines.to(self.device, dtype))
+        self._plans: dict[tuple[int, str], FbpPlan] = {}  # by first scan and ramp
 
     def forward(self, x: Tensor) -> Tensor:
         self._check("image", x, self.domain_shape)
@@ -88,35 +144,11 @@ class PerImageProjector(LinearOperator):
     def _fbp(self, numbers: list[int], scans: Tensor, window: str, ramp: str) -> Tensor:
         """FBP of the scans with these numbers, (images, scans, 1, height, width); all fan beams, or all parallel
         beams."""
-        geometries = [self.geometries[number] for number in numbers]
-        weights = [fbp_weights(geometry, ramp) for geometry in geometries]
-        margin = max(max(weight.added) for weight in weights)
-        views, bins = self.range_shape[1:]
-        before = torch.zeros(len(geometries), 1, views, bins, dtype=torch.float64)
-        after = torch.zeros(len(geometries), 1, views, bins + 2 * margin, dtype=torch.float64)
-        for number, (geometry, weight) in enumerate(zip(geometries, weights, strict=True)):
-            v, b = geometry.sinogram_shape
-            before[number, :, :v, :b] = 1 if weight.rays is None else torch.as_tensor(weight.rays)
-            view_weight = 1 if weight.views is None else torch.as_tensor(weight.views)[:, None]
-            first, last = margin - weight.added[0], margin + b + weight.added[1]
-            after[number, :, :v, first:last] = weight.scale / geometry.ray_spacing * view_weight
-        wide = [with_added_bins(geometry, (margin, margin)) for geometry in geometries]
-        filtered = apply_ramp(pad(scans * before.to(scans), (margin, margin)), 1.0, window, ramp) * after.to(scans)
-        lines = scan_lines(wide)
-        wider = lines.sinogram_shape
-        filtered = filtered[..., : wider[0], : wider[1]].contiguous()
-        pair = LinePair(lines.to(self.device, self.dtype))
-        if not isinstance(geometries[0], FanBeam):
-            return Apply.apply(filtered, pair, True)
-        if not filtered.requires_grad:
-            return pair.interpolated(filtered)
-        images = []
-        for number, geometry in enumerate(wide):
-            assert isinstance(geometry, FanBeam)
-            images.append(
-                interpolated_back_projection(geometry, filtered[:, number, :, : geometry.views, : geometry.bins])
-            )
-        return torch.stack(images, 1)
+        key = (numbers[0], ramp)
+        if key not in self._plans:
+            geometries = [self.geometries[number] for number in numbers]
+            self._plans[key] = FbpPlan(geometries, self.range_shape[1:], ramp, self.device, self.dtype)
+        return self._plans[key].apply(scans, window, ramp)
 
     def _check(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         check_input(self, what, tensor, shape)

@@ -33,6 +33,8 @@ def write_card(
 
 def scan_line(manifest: Manifest, noise: str) -> str:
     """The line about the scan or the problem."""
+    if "scans" in manifest.settings and manifest.geometry is None:
+        return f"- **Scans**: any parallel or flat fan beam, any units; trained on random geometries, {noise}"
     if manifest.geometry is None:
         return f"- **Problem**: {manifest.case}"
     geometry = json.loads(manifest.geometry)
@@ -47,6 +49,9 @@ def images_of(manifest: Manifest) -> str:
     """The training images in words."""
     settings = manifest.settings
     kind = "training ellipses of the paper" if settings["data"].get("paper_set") else "random ellipses"
+    if "scans" in settings:
+        and_images = f" and images of {settings['images']['name']}" if settings["images"] else ""
+        return f"{settings['data']['images']} scans of phantoms of many kinds{and_images}"
     source = f"images of {settings['images']['name']}" if settings["images"] else f"{kind}, values in [0, 1]"
     return f"{settings['data']['images']} {source}"
 
@@ -81,6 +86,12 @@ def score_lines(manifest: Manifest) -> list[str]:
         f"{manifest.settings['data']['validation_images']} images of the validation split"
         + (", mean weights" if last.log_std is not None else "")
     ]
+    if manifest.start is not None and manifest.start.get("validation_psnr") is not None:
+        before = float(manifest.start["validation_psnr"])
+        lines.append(
+            f"- **Started from** {manifest.start['model']}: {before:.2f} dB on the same validation images, so the training "
+            f"gained {last.validation_psnr - before:.2f} dB"
+        )
     if scores:
         lines.append(
             f"- **The paper's test set**: {scores['psnr']:.2f} dB on the ellipses, {scores['psnr_shepp_logan']:.2f} dB "

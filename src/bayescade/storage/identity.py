@@ -24,6 +24,7 @@ class Identity:
     settings: dict[str, Any]  # JSON values
     seed: int
     problem: dict[str, Any] | None = None  # `InverseProblem.describe`, for a problem that is not a scan
+    start: dict[str, Any] | None = None  # `model` and `hash` of the model from which the training starts
 
     def geometry_hash(self) -> str | None:
         """The start of the hash of the geometry; None without a geometry."""
@@ -64,8 +65,11 @@ def is_longer(manifest: Manifest, identity: Identity) -> bool:
 
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The names of the settings that differ, except those of INFERENCE: a training does not depend on them."""
-    keys = [key for key in {**new, **old} if new.get(key) != old.get(key)]
+    """The names of the settings that differ, except those of INFERENCE: a training does not depend on them.
+
+    A setting that the old table does not have is one of a later version; there 0, false or nothing means as before.
+    """
+    keys = [key for key in {**new, **old} if new.get(key) != old.get(key) and (key in old or new[key])]
     return [key for key in keys if not key.startswith(f"{INFERENCE}.")]
 
 
@@ -73,6 +77,8 @@ def check_same(folder: Path, manifest: Manifest, identity: Identity) -> None:
     """Raises if the run in the folder has another identity; the message says what differs."""
     for field in dataclasses.fields(identity):
         stored, requested = getattr(manifest, field.name), getattr(identity, field.name)
+        if field.name == "start" and stored is not None and requested is not None:
+            stored = {key: value for key, value in stored.items() if key in requested}
         if stored == requested:
             continue
         difference = f"{field.name} = {stored!r} (now {requested!r})"

@@ -73,6 +73,8 @@ class Manifest:
     geometry: str | None = None  # JSON text; None for a problem that is not a scan
     geometry_hash: str | None = None  # start of the hash of the geometry
     problem: dict[str, Any] | None = None  # `InverseProblem.describe()`, for a problem that is not a scan
+    # The model from which the training started: `model`, its `hash`, and its `validation_psnr` on the new validation images.
+    start: dict[str, Any] | None = None
     blocks: tuple[BlockRecord, ...] = ()  # blocks in their order; a network has one record
     ended: EndRecord | None = None  # if the cascade ended before its last block
     training_seconds: float | None = None  # of all blocks; None until the training is done

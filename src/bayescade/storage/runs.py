@@ -83,6 +83,10 @@ class Run:
         """The weights of the trained blocks; each file is checked against its hash."""
         return read_blocks(self.folder, self.manifest)
 
+    def set_start(self, start: Mapping[str, Any]) -> None:
+        """Records what is known of the model from which the training starts."""
+        self._replace(start=dict(start))
+
     def save_block(
         self,
         index: int,  # from 0

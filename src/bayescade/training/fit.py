@@ -141,6 +141,21 @@ class BlockStep:
         value.backward()
         gradients = self.optimiser.gradients()
         self.runner.processes.average(gradients)
-        clip_gradients(gradients, self.clip)
+        for part in gradient_parts(self.block):
+            clip_gradients(part, self.clip)
         self.optimiser.step()
         return value.detach()
+
+
+def gradient_parts(block: Block) -> list[list[Tensor]]:
+    """The gradients of the variance network, and those of all other parameters: they are clipped apart.
+
+    Together, one large error that the variance did not foresee would shrink the gradient of the image too. Adam would divide
+    the next gradients by such small ones, and its large steps kill blocks.
+    """
+    of_variance = set(block.variance.parameters()) if block.variance is not None else set()
+    parts: list[list[Tensor]] = [[], []]
+    for parameter in block.parameters():
+        if parameter.grad is not None:
+            parts[parameter in of_variance].append(parameter.grad)
+    return parts

@@ -6,10 +6,11 @@ it is resumed after the last saved block.
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bayescade.blocks.block import Block
 from bayescade.blocks.convolution import channels_last
@@ -24,7 +25,7 @@ from bayescade.training.posterior import REFITS, median_log_std, refit
 from bayescade.training.records import describe
 from bayescade.training.runner import TrainingRunner, training_runner
 from bayescade.training.stage import SAMPLINGS, Stage, next_stage, next_states
-from bayescade.training.start import STARTS, start_block
+from bayescade.training.start import STARTS, start_block, start_from
 
 RATE_FACTOR = 4  # ratio of the learning rate of an attempt to that of the next attempt
 MOST_RATE_CUTS = 3  # how many times, at most, the learning rate is lowered before the first attempt at a block
@@ -81,6 +82,7 @@ class Training:
     save: Callable[[int, Block, Record], None] = no_callback  # (index, block, record): called after every block
     end: Callable[[Record], None] = no_callback  # (record): called if training stops early, as a block gained nothing
     processes: ProcessGroup = ALONE
+    initial: Sequence[Mapping[str, Tensor]] = ()  # tensors of the first blocks of a trained cascade, to start from
 
     def runner(self, stage: Stage) -> TrainingRunner:
         """How blocks are computed during training on this stage."""
@@ -198,7 +200,10 @@ def try_block(training: Training, task: Task, attempt: int, advance: Advance) ->
     device, batch = stage.example.device, training.fitting.batch
     fitting = slowed(training.fitting, task.slower + attempt)
     block = training.make(torch.Generator().manual_seed(derived_seed(seed, "weights", task.index, attempt))).to(device)
-    start_block(block, task.previous, stage, settings.start)
+    if task.index < len(training.initial):
+        start_from(block, training.initial[task.index], stage)
+    else:
+        start_block(block, task.previous, stage, settings.start)
     start_log_stds = median_log_std(block)
     channels_last(block)
 

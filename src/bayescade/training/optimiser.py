@@ -73,7 +73,7 @@ def schedule(settings: RateSettings, steps: int) -> Iterator[float]:
 
 def clip_gradients(gradients: list[Tensor], limit: float) -> None:
     """Overwrites the gradients by scaled gradients whose total norm is at most the limit; 0 means no limit."""
-    if limit:
+    if limit and gradients:
         factor = (limit / torch.nn.utils.get_total_norm(gradients).clamp_min(1e-30)).clamp_max(1.0)
         torch._foreach_mul_(gradients, factor)
 

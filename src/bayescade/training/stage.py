@@ -50,7 +50,8 @@ class ImageGroup:
         """Batches of one problem each: the problem, its data, and the slice of the group's images."""
         offset = 0  # index in the group of the first image of the problem
         for measured in self.measured:
-            for data_slice in batches(len(measured.data), self.pass_batch(batch)):
+            scans = measured.problem.scans  # a batch has all scans of an operator with one scan per image
+            for data_slice in batches(len(measured.data), max(1, self.pass_batch(batch) // scans) * scans):
                 image_slice = slice(offset + data_slice.start, offset + data_slice.stop)
                 yield measured.problem, measured.data[data_slice], image_slice
             offset += len(measured.data)

@@ -1,5 +1,7 @@
 """Initial weights and scales of a block: weights of the previous block, and scales that fit the input images."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -35,6 +37,22 @@ def start_block(
     if previous is not None and start == "revived":
         revive(block, new_weights, stage)
     if previous is None and block.variance is not None:
+        block.variance.start(stage.mse())
+
+
+def start_from(
+    block: Block,  # with new weights
+    stored: Mapping[str, Tensor],  # tensors of a trained block; those of the variance may be missing
+    stage: Stage,
+) -> None:
+    """Sets weights and scales of a block to those of a trained block; a variance that was not stored starts anew.
+
+    As in `copy_weights`, the standard deviations of the random weights are not copied.
+    """
+    kept = {name: value for name, value in stored.items() if not name.endswith("last.log_std")}
+    block.load_state_dict({**block.state_dict(), **kept})
+    if block.variance is not None and not any(name.startswith("variance.") for name in stored):
+        block.variance.rescale(stage.mse() ** 0.5)
         block.variance.start(stage.mse())
 
 

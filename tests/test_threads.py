@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from bayescade.inference.threads import in_order
+from bayescade.threads import in_order
 
 
 @pytest.fixture

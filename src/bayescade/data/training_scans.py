@@ -1,0 +1,85 @@
+"""Scans of many geometries for training: every object has a scan of its own."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from bayescade.data.noise import Noise
+from bayescade.data.objects import within_circle
+from bayescade.data.random_scans import RandomScans, radius_seen
+from bayescade.data.scanner import Scanner, draw_errors, mean_over_bins
+from bayescade.data.simulate import line_integrals, measured
+from bayescade.data.sources import Source
+from bayescade.physics.geometry import Geometry
+
+# The errors of a good scanner after its calibration; each is in one of five scans.
+SMALL_ERRORS = Scanner(
+    grid_factor=2,
+    rays_per_bin=2,
+    centre_error=0.05,
+    angle_error=0.05,
+    view_gain=0.003,
+    bin_gain=0.001,
+    dead_bins=2,
+    hardening=0.05,
+    scatter=0.03,
+    blur=0.7,
+    share=0.2,
+)
+GROUP = 64  # scans that are projected together, at most
+BLOCK_PIXELS = 2**26  # of the objects that are in memory at once; scans of a block are ordered by their size
+
+
+@dataclasses.dataclass(frozen=True)
+class ScanSettings:
+    """What a model for any scan is trained on, and what its blocks see of a scan."""
+
+    planes: str = "filtered-residual, noise, coverage"  # inputs of a block beside the gradient (`projectors.any_scan`)
+    scanner: Scanner = SMALL_ERRORS
+    geometries: RandomScans = dataclasses.field(default_factory=RandomScans)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScanGroup:
+    """Scans of different geometries, of about the same size."""
+
+    geometries: list[Geometry]  # one for each scan
+    sinogram: Tensor  # (scans, 1, views, bins), padded with zeros
+    truth: Tensor  # (scans, 1, height, width)
+
+
+def scan_groups(
+    source: Source,
+    geometries: Sequence[Geometry],  # with one image shape: geometry i for image i
+    scanner: Scanner,
+    noise: Noise,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    group: int = GROUP,
+) -> Iterator[ScanGroup]:
+    """The scans of the first objects of the source, one for each geometry, in groups of similar size.
+
+    What no view sees whole is cut off: there is nothing outside the circle that the detector covers.
+    """
+    factor = scanner.grid_factor
+    pixels = geometries[0].image_shape[0] * geometries[0].image_shape[1] * factor**2
+    block = max(group, BLOCK_PIXELS // pixels // group * group)
+    for first in range(0, len(geometries), block):
+        of_block = geometries[first : first + block]
+        objects = source.images(first, len(of_block), factor).to(device)
+        radii = [2 * radius_seen(geometry) / min(geometry.image_shape) for geometry in of_block]
+        objects = within_circle(objects, radii)
+        order = sorted(range(len(of_block)), key=lambda number: of_block[number].sinogram_shape)
+        for begin in range(0, len(order), group):
+            numbers = order[begin : begin + group]
+            chosen = [of_block[number] for number in numbers]
+            indices = [first + number for number in numbers]
+            errors = [draw_errors(scanner, of_block[number], seed, first + number) for number in numbers]
+            images = objects[numbers]
+            sums = mean_over_bins(line_integrals(images, chosen, scanner, errors), scanner)
+            sinogram = measured(sums, chosen, scanner, errors, noise, seed, indices)
+            yield ScanGroup(chosen, sinogram, avg_pool2d(images, factor) if factor > 1 else images)

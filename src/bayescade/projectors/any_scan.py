@@ -1,0 +1,137 @@
+"""Any scan as one kind of problem: lengths in pixels, image values near 1, and planes that say what the scan is like.
+
+With p the pixel size and c the level of the image (about its values where the object is), a method sees the image x / c, the
+data y / (c p) and the geometry in pixels: units do not matter, and a scan of other units has the same answer in its units.
+
+Planes that a block may get beside the gradient (`PLANES`), in image units or without units:
+
+| name | planes | what |
+|---|---|---|
+| `filtered-residual` | 1 | FBP of A x - y |
+| `noise` | 1 | log10 of the standard deviation that the noise of the data gives FBP (estimated from the data) |
+| `coverage` | 3 | log2 of the number of rays that meet the pixel; mean of cos 2t and sin 2t over these rays, t their angle |
+| `coarse` | 2 | the image averaged over squares of 8 x 8 and of 32 x 32 pixels |
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, interpolate
+
+from bayescade.errors import UserError
+from bayescade.physics.geometry import Geometry
+from bayescade.physics.linalg import norms
+from bayescade.physics.noise_level import noise_std
+from bayescade.physics.problem import InverseProblem, Plane
+from bayescade.physics.ray_transform import RayTransform
+from bayescade.projectors._lines import scan_lines
+from bayescade.projectors.per_image import PerImageProjector
+
+PLANES = ("filtered-residual", "noise", "coverage", "coarse")
+LEVEL_SQUARE = 4  # pixels: FBP is averaged over squares of this edge before the level is read off
+COARSE_SQUARES = (8, 32)  # pixels
+NORM = 1e-3  # relative tolerance of the norms of scans
+LEAST_NOISE, MOST_NOISE = 1e-6, 10.0  # in image units
+
+Operator = RayTransform | PerImageProjector
+
+
+def plane_names(text: str) -> list[str]:
+    """The names in a text with commas; raises if there is no such plane."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in PLANES:
+            raise UserError(f"setting planes: expected some of {', '.join(PLANES)}, got '{name}'")
+    return names
+
+
+def in_pixels(geometry: Geometry) -> Geometry:
+    """The geometry with the pixel size as its unit of length."""
+    pixel = geometry.pixel_size
+    lengths = {name: getattr(geometry, name) / pixel for name in (*geometry.length_names(), "offset")}
+    return dataclasses.replace(geometry, **lengths)
+
+
+def image_levels(
+    operator: Operator,  # in pixels
+    y: Tensor,  # (batch, 1, views, bins)
+) -> Tensor:
+    """The level of every image, (batch,): sum u^2 / sum u, u the positive part of FBP averaged over small squares.
+
+    It is the value of the object if the object has one value. 1 if FBP is nowhere positive.
+    """
+    squares = avg_pool2d(operator.fbp(y, "hann"), LEVEL_SQUARE, ceil_mode=True, count_include_pad=False)
+    positive = squares.clamp_min(0).flatten(1).double()
+    total = positive.sum(1)
+    level = (positive**2).sum(1) / torch.where(total > 0, total, 1)
+    return torch.where(level > 0, level, 1).to(y.dtype)
+
+
+def any_scan_problem(
+    operator: Operator,  # in pixels
+    planes: Sequence[str],  # names of `PLANES`
+) -> InverseProblem:
+    """The problem of one scan or of one scan per image; its data are divided by the level of the image."""
+    functions: list[Plane] = []
+    if "noise" in planes:
+        functions.append(noise_plane(operator))
+    if "coverage" in planes:
+        functions += coverage_planes(operator)
+    if "coarse" in planes:
+        functions += [functools.partial(averaged, edge) for edge in COARSE_SQUARES]
+    return InverseProblem(
+        operator,
+        norm=norms(operator, len(operator.geometries), NORM)
+        if isinstance(operator, PerImageProjector)
+        else operator.norm,
+        planes=tuple(functions),
+        residual_planes=(operator.fbp,) if "filtered-residual" in planes else (),
+    )
+
+
+def noise_plane(operator: Operator) -> Plane:
+    """log10 of the standard deviation of the noise in FBP, the same in all pixels.
+
+    With N views and rays at distance w of white noise s, it is s pi / (w sqrt(12 N)): the taps h of the band-limited ramp
+    have w^2 sum h^2 = 1 / (12 w^2). The interpolation between bins lowers it, by less than a factor of 2.
+    """
+    geometries = geometries_of(operator)
+    factors = torch.tensor([math.pi / (g.ray_spacing * math.sqrt(12 * g.views)) for g in geometries])
+    factors = factors.to(operator.device, operator.dtype)
+    shapes = [g.sinogram_shape for g in geometries] if len(geometries) > 1 else None
+
+    def plane(x: Tensor, y: Tensor) -> Tensor:
+        times = len(y) // len(factors)
+        std = noise_std(y, shapes * times if shapes is not None else None) * factors.repeat(times)
+        return torch.log10(std.clamp(LEAST_NOISE, MOST_NOISE)).reshape(-1, 1, 1, 1).expand(x.shape)
+
+    return plane
+
+
+def coverage_planes(operator: Operator) -> list[Plane]:
+    """How many rays meet a pixel, and the second moment of their directions; computed once."""
+    lines = scan_lines(geometries_of(operator)).to(operator.device, operator.dtype)
+    cosine, sine = (values[:, None].to(operator.dtype) for values in lines.directions)
+    ones = torch.ones_like(cosine)
+    count, cosine_sum, sine_sum = (
+        operator.adjoint(values.expand(-1, *operator.range_shape).contiguous())
+        for values in (ones, cosine**2 - sine**2, 2 * sine * cosine)
+    )
+    count = count.clamp_min(1e-3)
+    maps = [torch.log2(count), cosine_sum / count, sine_sum / count]
+    return [lambda x, y, plane=plane: plane.repeat(len(x) // len(plane), 1, 1, 1) for plane in maps]  # type: ignore[misc]
+
+
+def averaged(edge: int, x: Tensor, y: Tensor) -> Tensor:
+    """Means of the images x over squares, interpolated to the size of the images: what a block sees from further away."""
+    squares = avg_pool2d(x, edge, ceil_mode=True, count_include_pad=False)
+    return interpolate(squares, x.shape[-2:], mode="bilinear", align_corners=False)
+
+
+def geometries_of(operator: Operator) -> Sequence[Geometry]:
+    """The geometries of a batch: one, or one for each image."""
+    return operator.geometries if isinstance(operator, PerImageProjector) else [operator.geometry]
