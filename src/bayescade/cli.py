@@ -250,8 +250,10 @@ def train(
 @app.command(epilog="Example: bayescade reconstruct scan.h5 --model fbp -o result.h5")
 def reconstruct(
     scan: Annotated[str, typer.Argument(help="A scan file: .h5 or .npz.")],
-    model: Annotated[str, typer.Option(help="A model's name; 'bayescade models' lists them.")],
     out: Annotated[str, typer.Option("-o", "--out", help="The result file: .h5 or .npz.")],
+    model: Annotated[
+        str, typer.Option(help="A model's name ('bayescade models' lists them); any works for every scan.")
+    ] = "any",
     samples: Samples = 100,
     seed: Seed = 0,
     settings: Settings = None,
@@ -265,8 +267,11 @@ def reconstruct(
     line = f"wrote {answer['out']}: {answer['images']} images by {model} in {answer['seconds']:.1f} s"
     if answer.get("psnr") is not None:
         line += f", PSNR {answer['psnr']:.2f} dB"
+    lines = [line]
+    if answer["dedicated"] is not None:
+        lines.append(f"{answer['dedicated']} was trained for this geometry alone: --model {answer['dedicated']}")
     _print_warnings([answer])
-    _print_answer(answer, [line], json_output)
+    _print_answer(answer, lines, json_output)
 
 
 @app.command(epilog="Example: bayescade evaluate fbp --case sparse-32 --images 20 --report report")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bayescade.physics.geometry import Geometry
 
 ZOO = Path(__file__).parent / "zoo"  # folders method/case with manifest, weights and card
+ANY, ANY_MODEL = "any", "bdgd-plus/any"  # the short and the full name of the model for any scan
 
 
 def load_model(
@@ -115,6 +116,14 @@ def geometry_of(name: str, manifest: Manifest) -> "Geometry":
 
 def model_folder(name: str) -> Path | None:
     """The folder with the weights of a model; None for a model without weights; raises if there is no such model."""
+    if name == ANY:
+        shipped = shipped_folder(ANY_MODEL)
+        if shipped is None:
+            raise UserError(
+                "model 'any' is not shipped with this version; train one: bayescade train bdgd-plus --preset any --out RUN, "
+                "or name another model: bayescade models"
+            )
+        return shipped
     is_method = name in plugins.names(methods)
     if is_method and plugins.load(methods, name).ANY_GEOMETRY:
         return None
@@ -152,7 +161,21 @@ def model_scan(name: str) -> "tuple[str, Geometry] | None":
     if folder is None:
         return None
     manifest = read_manifest(folder)
+    if manifest.geometry is None and is_for_any_scan(manifest):
+        return None
     return manifest.case, geometry_of(name, manifest)
+
+
+def dedicated_model(geometry: "Geometry") -> str | None:
+    """The shipped BDGD+ that was trained for this geometry alone; None if there is none."""
+    from bayescade.physics.geometry import geometry_difference
+
+    for folder in sorted((ZOO / "bdgd-plus").glob(f"*/{MANIFEST}")):
+        name = f"bdgd-plus/{folder.parent.name}"
+        scan = model_scan(name)
+        if scan is not None and geometry_difference(scan[1], geometry) is None:
+            return name
+    return None
 
 
 def list_models() -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,19 @@ import pytest
 import torch
 
 import bayescade
+from bayescade import models
+from bayescade.cli import run
+from bayescade.data.noise import Noise
+from bayescade.data.scan import ScanWriter
+from bayescade.data.simulate import Scans
 from bayescade.errors import UserError
 from bayescade.models import load_model
 from bayescade.phantoms import ellipses
+from bayescade.physics.cases import case_geometry
 from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
 from bayescade.pipeline import any_scans
+from bayescade.pipeline.evaluate import evaluate
+from bayescade.pipeline.pack import pack_model
 from bayescade.pipeline.train import train
 from bayescade.projectors import ray_transform
 from bayescade.storage.manifest import read_manifest
@@ -157,3 +166,66 @@ def test_unknown_planes_are_refused_before_any_work(tmp_path: Path) -> None:
 
 def test_the_public_names() -> None:
     assert bayescade.load_model is load_model
+
+
+@pytest.fixture
+def shipped(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zoo with the model for any scan and one for the first scan alone."""
+    zoo = tmp_path / "zoo"
+    pack_model(str(folder), str(zoo / "bdgd-plus" / "any"), half=True, device="cpu")
+    shutil.copytree(models.ZOO / "bdgd-plus" / "sparse-8", zoo / "bdgd-plus" / "sparse-8")
+    monkeypatch.setattr(models, "ZOO", zoo)
+
+
+def scan_file(path: Path, geometry: Geometry) -> str:
+    with ScanWriter(path, geometry, Noise(), seed=0) as writer:
+        writer.append(Scans(sinogram(geometry), ellipses.generate(2, geometry.image_shape, seed=1)))
+    return str(path)
+
+
+@pytest.mark.usefixtures("shipped")
+def test_a_scan_is_reconstructed_without_naming_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scan, out = scan_file(tmp_path / "scan.h5", SCANS[1]), str(tmp_path / "result.h5")
+    assert run(["reconstruct", scan, "-o", out, "--samples", "2", "--device", "cpu"]) == 0
+    assert "2 images by any" in capsys.readouterr().out
+    assert bayescade.Reconstruction.load(out).geometry == SCANS[1].to_json()
+
+
+@pytest.mark.usefixtures("shipped")
+def test_a_model_for_this_scan_alone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scan, out = scan_file(tmp_path / "scan.h5", case_geometry("sparse-8")), str(tmp_path / "result.h5")
+    assert run(["reconstruct", scan, "-o", out, "--samples", "2", "--device", "cpu"]) == 0
+    assert (
+        "bdgd-plus/sparse-8 was trained for this geometry alone: --model bdgd-plus/sparse-8" in capsys.readouterr().out
+    )
+
+
+@pytest.mark.usefixtures("shipped")
+def test_it_is_evaluated_and_listed_as_other_models(capsys: pytest.CaptureFixture[str]) -> None:
+    row = evaluate("any", case="sparse-8", images=1, samples=1, device="cpu")["rows"][0]
+    assert row["psnr"] > 5
+    assert row["uncertainty"] is not None
+    assert run(["models"]) == 0
+    assert "bdgd-plus/any " in capsys.readouterr().out
+
+
+def test_without_the_shipped_model_the_command_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "ZOO", tmp_path / "empty")
+    with pytest.raises(UserError, match="train one: bayescade train bdgd-plus --preset any"):
+        load_model("any", SCANS[0])
+
+
+@pytest.mark.usefixtures("shipped")
+def test_a_training_starts_from_the_packed_model(tmp_path: Path) -> None:
+    """A packed model has no variance but that of its last block: the others start anew, the images are the same."""
+    geometry = tmp_path / "geo.toml"
+    geometry.write_text("bins = 29\nviews = 9\nimage_shape = [20, 20]\n")
+    few = ["data.images=4", "data.validation_images=2", "fit.epochs=1", "fit.learning_rate=1e-12"]
+    few += ["fit.final_learning_rate=1e-12", "greedy.sampling=mean"]
+    said = train(
+        "bdgd-plus", str(tmp_path / "run"), start_from="any", geometry_file=str(geometry), settings=few, device="cpu"
+    )
+    assert said["validation_psnr"] == pytest.approx(said["start_psnr"], abs=1e-3)
+    manifest = read_manifest(tmp_path / "run")
+    assert manifest.start is not None
+    assert manifest.start["model"] == "any"

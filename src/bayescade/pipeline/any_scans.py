@@ -17,6 +17,7 @@ from bayescade.data.random_scans import random_geometry
 from bayescade.data.sources import Source
 from bayescade.data.splits import split_seed
 from bayescade.data.training_scans import GROUP, ScanGroup, ScanSettings, scan_groups
+from bayescade.models import ANY
 from bayescade.physics.geometry import Geometry
 from bayescade.progress import Advance, progress
 from bayescade.projectors import PerImageProjector, ray_transform
@@ -25,7 +26,6 @@ from bayescade.seeds import derived_seed
 from bayescade.training.sets import ProblemSet, TrainingData
 from bayescade.training.stage import PASS_PIXELS
 
-ANY = "any"  # the preset and the case of models for any scan
 SIZES = {96: 0.25, 128: 0.55, 192: 0.12, 256: 0.08}  # edge of the image in pixels, and the share of these images
 
 

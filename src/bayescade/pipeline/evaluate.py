@@ -9,7 +9,7 @@ from bayescade.data.simulate import Scans, chunks, scan_set
 from bayescade.data.sources import file_source, image_source
 from bayescade.devices import choose_device
 from bayescade.figures.report import REPORT_FILES, write_report
-from bayescade.models import geometry_of, load_model, model_folder, model_scan
+from bayescade.models import geometry_of, is_for_any_scan, load_model, model_folder, model_scan
 from bayescade.physics.geometry import Geometry
 from bayescade.pipeline.reconstruct import check_samples
 from bayescade.pipeline.scan_geometry import choose_geometry
@@ -77,11 +77,13 @@ def model_geometry(model: str, case: str | None, geometry_file: str | None) -> t
 
 
 def model_noise(model: str) -> Noise:
-    """The noise of a model's training; 1 % Gaussian noise for a method without training."""
+    """The noise of a model's training; 1 % Gaussian noise for a method without training and for models for any scan."""
     folder = model_folder(model)
     if folder is None:
         return Noise()
     manifest = read_manifest(folder)
+    if is_for_any_scan(manifest):
+        return Noise()
     geometry_of(model, manifest)  # raises an error if the model was not trained for a scan
     return noise_from_json(manifest.settings["noise"])
 

@@ -10,7 +10,7 @@ from bayescade.data.scan import ScanReader
 from bayescade.data.simulate import chunks
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.models import load_model
+from bayescade.models import ANY, ANY_MODEL, dedicated_model, load_model
 from bayescade.pipeline.scores import mean, result_scores, uncertainty_row
 from bayescade.progress import progress
 from bayescade.results import ResultWriter
@@ -21,7 +21,7 @@ from bayescade.storage.files import check_other_file, check_writable
 
 def reconstruct(
     scan: str,
-    model: str,
+    model: str,  # `any` works for every scan
     out: str,
     *,
     samples: int = 100,
@@ -57,6 +57,7 @@ def reconstruct(
         "images": reader.count,
         "seconds": time.perf_counter() - start,
         "warning": writer.warning,
+        "dedicated": dedicated_model(reader.geometry) if model in (ANY, ANY_MODEL) else None,
         **{name: mean(values) for name, values in writer.scores.items() if ":" not in name},
         "uncertainty": uncertainty_row(writer.scores),
     }

@@ -16,9 +16,9 @@ from bayescade.data.splits import split_seed
 from bayescade.devices import available_bytes, choose_device
 from bayescade.errors import UserError
 from bayescade.model_training import TrainingRequest, summary, train_into, trainable_method
+from bayescade.models import ANY
 from bayescade.phantoms import ellipses
 from bayescade.physics.geometry import Geometry, measured_arc
-from bayescade.pipeline.any_scans import ANY
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.pipeline.train_any import AnyTraining, name_and_hash, train_any
 from bayescade.progress import progress

@@ -15,8 +15,8 @@ from bayescade.data.noise import Noise, noise_from_json, noise_model
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
 from bayescade.model_training import TrainingRequest, summary, train_into, trainable_method
-from bayescade.models import is_for_any_scan, model_folder
-from bayescade.pipeline.any_scans import ANY, Objects, any_scan_data, any_scan_settings, settings_kind
+from bayescade.models import ANY, is_for_any_scan, model_folder
+from bayescade.pipeline.any_scans import Objects, any_scan_data, any_scan_settings, settings_kind
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.projectors.any_scan import plane_names
 from bayescade.storage.files import check_readable
