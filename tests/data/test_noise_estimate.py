@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bayescade.data.noise import Noise, add_noise, common_noise
-from bayescade.data.noise_estimate import LEAST, STENCILS, noise_map, noise_std
+from bayescade.data.noise_estimate import LEAST, STENCILS, noise_map, std_through_object
 from bayescade.data.preprocess import average_bins
 from bayescade.data.scanner import Scanner
 from bayescade.data.simulate import scan_batches
@@ -84,7 +84,7 @@ def test_gaussian_noise_of_ellipses(
     clean: dict[str, torch.Tensor], case: str, relative: float, mean: float, median: float
 ) -> None:
     noisy, std = gaussian(clean[case], relative)
-    ratio = noise_std(noisy) / std
+    ratio = std_through_object(noisy) / std
     assert 0.95 < float(ratio.mean()) < mean
     assert 0.95 < float(ratio.median()) < median
     assert float(ratio.min()) > 0.7
@@ -105,7 +105,7 @@ def test_counted_photons_of_ellipses(
     clean: dict[str, torch.Tensor], case: str, photons: float, largest: float, mean: float, median: float
 ) -> None:
     noisy, std = counted(clean[case], photons, largest)
-    ratio = noise_std(noisy) / through_object(std, clean[case])
+    ratio = std_through_object(noisy) / through_object(std, clean[case])
     assert mean < float(ratio.mean()) < 1.1
     assert median < float(ratio.median()) < 1.1
 
@@ -114,15 +114,15 @@ def test_counted_photons_of_ellipses(
 def test_wide_bins_and_truncated_scans(clean: dict[str, torch.Tensor]) -> None:
     wide, _ = average_bins(clean["sparse-32"], case_geometry("sparse-32"), 4)
     noisy, std = gaussian(wide, 0.04)
-    assert 0.95 < float((noise_std(noisy) / std).mean()) < 1.15
+    assert 0.95 < float((std_through_object(noisy) / std).mean()) < 1.15
     noisy, std = gaussian(clean["sparse-32"][..., 60:123].contiguous(), 0.04)
-    assert 0.85 < float((noise_std(noisy) / std).mean()) < 1.1
+    assert 0.85 < float((std_through_object(noisy) / std).mean()) < 1.1
 
 
 @pytest.mark.slow
 def test_without_noise_the_estimate_is_the_texture(clean: dict[str, torch.Tensor]) -> None:
     for case in ("sparse-32", "sparse-8"):
-        ratio = noise_std(clean[case]) / clean[case].mean((1, 2, 3))
+        ratio = std_through_object(clean[case]) / clean[case].mean((1, 2, 3))
         assert float(ratio.min()) > 0
         assert float(ratio.median()) < 0.0025
         assert float(ratio.max()) < 0.02
@@ -132,7 +132,7 @@ def test_without_noise_the_estimate_is_the_texture(clean: dict[str, torch.Tensor
 @pytest.mark.parametrize("views", [1, 8, 24, 60])
 def test_white_noise_on_smooth_data(std: float, views: int) -> None:
     noisy = smooth(views) + std * torch.randn(8, 1, views, 160, generator=torch.Generator().manual_seed(0))
-    ratio = noise_std(noisy) / std
+    ratio = std_through_object(noisy) / std
     assert abs(float(ratio.mean()) - 1) < (0.25 if views == 1 else 0.08)
     local = noise_map(noisy) / std
     assert abs(float(local.log().median())) < 0.15
@@ -144,7 +144,7 @@ def test_the_map_of_counted_photons_follows_the_rays() -> None:
     noisy, std = counted(sinogram, 1e4, 4.0)
     estimate = noise_map(noisy)
     assert float((estimate / std).log().square().mean().sqrt()) < 0.12
-    torch.testing.assert_close(noise_std(noisy), through_object(estimate, sinogram), rtol=0.02, atol=0)
+    torch.testing.assert_close(std_through_object(noisy), through_object(estimate, sinogram), rtol=0.02, atol=0)
     order = sinogram[0, 0, 0, :80].argsort()
     rising = estimate[0, 0, 0, :80][order]
     assert float((rising.diff() / rising[1:]).min()) > -0.05, "up to the noise of the smoothed values"
@@ -154,24 +154,26 @@ def test_noise_beside_the_object_is_told_from_noise_of_photons() -> None:
     """Strong noise behind the object, weak noise beside it: the estimate is for the rays through the object."""
     sinogram = smooth(60)
     noisy, std = counted(sinogram, 1e4, 4.0)
-    assert float(noise_std(noisy)) > 2.5 * float(std.min())
+    assert float(std_through_object(noisy)) > 2.5 * float(std.min())
 
 
 def test_the_estimate_has_the_scale_of_the_data() -> None:
     noisy = smooth() + 0.02 * torch.randn(6, 1, 24, 160, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(noise_std(noisy * 1024), noise_std(noisy) * 1024)
+    assert torch.equal(std_through_object(noisy * 1024), std_through_object(noisy) * 1024)
     for scale in (1e-12, 3.7, 1e9):
-        torch.testing.assert_close(noise_std(noisy * scale), noise_std(noisy) * scale, rtol=1e-3, atol=0)
+        torch.testing.assert_close(
+            std_through_object(noisy * scale), std_through_object(noisy) * scale, rtol=1e-3, atol=0
+        )
         torch.testing.assert_close(noise_map(noisy * scale), noise_map(noisy) * scale, rtol=1e-3, atol=0)
 
 
 def test_a_sinogram_does_not_depend_on_the_batch() -> None:
     noisy = smooth() + 0.02 * torch.randn(6, 1, 24, 160, generator=torch.Generator().manual_seed(0))
     before = noisy.clone()
-    together = noise_std(noisy)
-    apart = torch.cat([noise_std(single) for single in noisy.split(1)])
+    together = std_through_object(noisy)
+    apart = torch.cat([std_through_object(single) for single in noisy.split(1)])
     torch.testing.assert_close(together, apart, rtol=1e-6, atol=0)
-    assert torch.equal(together, noise_std(noisy))
+    assert torch.equal(together, std_through_object(noisy))
     assert torch.equal(noisy, before)
 
 
@@ -184,10 +186,10 @@ def test_padding_does_not_count() -> None:
     for k, single in enumerate(singles):
         padded[k, :, : single.shape[2], : single.shape[3]] = single[0]
     counts = torch.tensor(sizes)
-    std, local = noise_std(padded, counts), noise_map(padded, counts)
+    std, local = std_through_object(padded, counts), noise_map(padded, counts)
     assert torch.isfinite(local).all()
     for k, single in enumerate(singles):
-        torch.testing.assert_close(std[k : k + 1], noise_std(single), rtol=1e-5, atol=0)
+        torch.testing.assert_close(std[k : k + 1], std_through_object(single), rtol=1e-5, atol=0)
         valid = local[k : k + 1, :, : single.shape[2], : single.shape[3]]
         torch.testing.assert_close(valid, noise_map(single), rtol=1e-5, atol=0)
 
@@ -195,26 +197,26 @@ def test_padding_does_not_count() -> None:
 def test_correlated_noise_is_corrected_where_many_rays_are_beside_the_object() -> None:
     noise = torch.randn(10, 1, 60, 162, generator=torch.Generator().manual_seed(0))
     blurred = (noise[..., :-2] + 2 * noise[..., 1:-1] + noise[..., 2:]) / math.sqrt(6)
-    assert abs(float((noise_std(smooth(60) + 0.02 * blurred) / 0.02).mean()) - 1) < 0.1
-    few = noise_std(smooth(8) + 0.02 * blurred[:, :, :8]) / 0.02
+    assert abs(float((std_through_object(smooth(60) + 0.02 * blurred) / 0.02).mean()) - 1) < 0.1
+    few = std_through_object(smooth(8) + 0.02 * blurred[:, :, :8]) / 0.02
     assert 0.3 < float(few.mean()) < 0.4, "as the docstring says"
 
 
 def test_data_without_noise_and_extreme_data_give_small_positive_numbers() -> None:
-    assert 0 < float(noise_std(smooth())) < 1e-3
-    assert float(noise_std(torch.zeros(1, 1, 8, 20))) > 0
-    constant = noise_std(torch.full((1, 1, 8, 20), 5.0))
+    assert 0 < float(std_through_object(smooth())) < 1e-3
+    assert float(std_through_object(torch.zeros(1, 1, 8, 20))) > 0
+    constant = std_through_object(torch.full((1, 1, 8, 20), 5.0))
     torch.testing.assert_close(constant, torch.tensor([5 * LEAST]), rtol=0.5, atol=0)
-    assert float(noise_std(-torch.ones(1, 1, 8, 20))) > 0
-    assert torch.isfinite(noise_std(torch.randn(3, 1, 1, 4))).all()
-    assert noise_std(torch.randn(3, 1, 8, 40).half()).dtype == torch.float16
+    assert float(std_through_object(-torch.ones(1, 1, 8, 20))) > 0
+    assert torch.isfinite(std_through_object(torch.randn(3, 1, 1, 4))).all()
+    assert std_through_object(torch.randn(3, 1, 8, 40).half()).dtype == torch.float16
 
 
 def test_masked_rays_do_not_count() -> None:
     """Values beside the object that were set to 0 are not measured ones."""
     noisy = smooth(60) + 0.02 * torch.randn(10, 1, 60, 160, generator=torch.Generator().manual_seed(0))
     masked = torch.where(smooth(60) < 0.01, 0.0, noisy)
-    assert abs(float((noise_std(masked) / 0.02).mean()) - 1) < 0.15
+    assert abs(float((std_through_object(masked) / 0.02).mean()) - 1) < 0.15
 
 
 @pytest.mark.parametrize("stencil", STENCILS)
@@ -242,7 +244,7 @@ def test_stencils_keep_the_variance_of_white_noise(stencil) -> None:
 )
 def test_bad_input_is_named(sinogram: torch.Tensor, counts: torch.Tensor | None, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        noise_std(sinogram, counts)
+        std_through_object(sinogram, counts)
     with pytest.raises(UserError, match=message):
         noise_map(sinogram, counts)
 
@@ -251,8 +253,8 @@ def test_bad_input_is_named(sinogram: torch.Tensor, counts: torch.Tensor | None,
 def test_the_estimate_is_the_same_on_a_gpu() -> None:
     noisy = smooth() + 0.02 * torch.randn(6, 1, 24, 160, generator=torch.Generator().manual_seed(0))
     counts = torch.tensor([[24, 160], [20, 150]] * 3)
-    on_gpu = noise_std(noisy.cuda(), counts.cuda()).cpu()
-    torch.testing.assert_close(on_gpu, noise_std(noisy, counts), rtol=1e-3, atol=0)
+    on_gpu = std_through_object(noisy.cuda(), counts.cuda()).cpu()
+    torch.testing.assert_close(on_gpu, std_through_object(noisy, counts), rtol=1e-3, atol=0)
 
 
 @pytest.mark.slow
@@ -266,5 +268,5 @@ def test_a_measured_tooth_has_the_noise_of_its_photons(data_folder: Path, step: 
     gain = float(np.median(flats.var(0, ddof=1) / flats.mean(0)))
     std = torch.from_numpy(np.sqrt(gain / (file["raw"] - dark))).transpose(0, 1)[:, None, ::step]
     sinogram = torch.from_numpy(file["sino"])[:, None, ::step]
-    ratio = noise_std(sinogram) / through_object(std, sinogram)
+    ratio = std_through_object(sinogram) / through_object(std, sinogram)
     assert 0.9 < float(ratio.min()) <= float(ratio.max()) < 1.25

@@ -1,6 +1,8 @@
 """The noise of a sinogram, estimated from the sinogram alone.
 
-`noise_map` gives the standard deviation of the noise of every ray, `noise_std` one number for the rays through the object.
+`noise_map` gives the standard deviation of the noise of every ray, `std_through_object` one number for the rays through the
+object. `physics/noise_level` has a simpler estimate, of the rays beside the object.
+
 Let u be the value of a ray divided by the largest value. In a group of rays with about the same u, the variance is taken as
 
     v(u) = v_0 (exp(b u) + r (1 - (1 - u)^2)).
@@ -106,7 +108,7 @@ class _Stencil:
 STENCILS = (_Stencil(-1, 3), _Stencil(-2, 5), _Stencil(-2, 5, box=3), _Stencil(-2, 5, box=13))
 
 
-def noise_std(
+def std_through_object(
     sinogram: Tensor,  # (batch, 1, views, bins)
     counts: Tensor | None = None,  # (batch, 2): valid views and bins of each sinogram; None: all
 ) -> Tensor:

@@ -14,7 +14,9 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from bayescade import phantoms, plugins
+from bayescade.data.random_scans import radius_seen
 from bayescade.data.sources import Source
+from bayescade.physics.geometry import Geometry
 from bayescade.seeds import derived_seed
 
 STORED = "stored"
@@ -93,3 +95,12 @@ def within_circle(
     y = (torch.arange(width, device=images.device) - (width - 1) / 2)[None, :] * 2 / shorter
     limits = torch.tensor(list(radii), device=images.device).reshape(-1, 1, 1, 1)
     return torch.where(x**2 + y**2 <= limits**2, images, 0.0)
+
+
+def seen_whole(
+    images: Tensor,  # (count, 1, height f, width f)
+    geometries: Sequence[Geometry],  # one for each image
+) -> Tensor:
+    """The images without what is outside the circle that every view sees whole."""
+    radii = [2 * radius_seen(geometry) / min(geometry.image_shape) for geometry in geometries]
+    return within_circle(images, radii)

@@ -68,15 +68,11 @@ class Scanner:
             raise UserError(f"setting attenuation: expected a positive number up to 100, got {self.attenuation}")
 
     @property
-    def moves(self) -> bool:
-        """Whether centre or angles have errors."""
-        return self.share > 0 and (self.centre_error > 0 or self.angle_error > 0)
-
-    @property
-    def distorts(self) -> bool:
-        """Whether the detector does more than to add noise."""
+    def has_errors(self) -> bool:
+        """Whether a scan may have errors; the grid and the width of a bin are none."""
+        positions = (self.centre_error, self.angle_error)
         effects = (self.view_gain, self.bin_gain, self.dead_bins, self.hardening, self.scatter, self.blur)
-        return self.share > 0 and any(effects)
+        return self.share > 0 and any((*positions, *effects))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,15 +11,7 @@ from bayescade import noise as noise_models
 from bayescade import plugins
 from bayescade.data.cache import Arrays, cached
 from bayescade.data.noise import Noise, add_noise
-from bayescade.data.scanner import (
-    ScanErrors,
-    Scanner,
-    after_noise,
-    before_noise,
-    draw_errors,
-    mean_over_bins,
-    true_geometry,
-)
+from bayescade.data.scanner import Scanner, after_noise, before_noise, draw_errors, mean_over_bins, true_geometry
 from bayescade.data.sources import Source
 from bayescade.physics.geometry import Geometry
 from bayescade.projectors import PerImageProjector, ray_transform
@@ -53,44 +45,30 @@ def scan_batches(
     An ideal scanner simulates the data on the grid of the reconstruction (as in the paper; an inverse crime). With a
     `grid_factor` f > 1 every pixel is split into f x f pixels before projection, and the truth is the mean of these pixels.
     """
-    factor = scanner.grid_factor
-    operator = ray_transform(true_geometry(geometry, scanner), device) if not scanner.moves else None
+    operator = ray_transform(true_geometry(geometry, scanner), device) if not scanner.has_errors else None
     for first, number in chunks(geometry, count, scanner):
-        images = source.images(first, number, factor).to(device)
-        truth = avg_pool2d(images, factor) if factor > 1 else images
-        geometries = [geometry] * number
-        errors = [draw_errors(scanner, geometry, seed, index) for index in range(first, first + number)]
-        rays = operator(images) if operator is not None else line_integrals(images, geometries, scanner, errors)
-        line_sums = mean_over_bins(rays, scanner)
-        if not scanner.distorts:
-            yield Scans(add_noise(line_sums, noise, seed=seed, first=first), truth)
+        images = source.images(first, number, scanner.grid_factor).to(device)
+        if operator is None:
+            yield scans_with_errors(images, [geometry] * number, scanner, noise, seed, range(first, first + number))
             continue
-        yield Scans(measured(line_sums, geometries, scanner, errors, noise, seed, range(first, first + number)), truth)
+        sinogram = add_noise(mean_over_bins(operator(images), scanner), noise, seed=seed, first=first)
+        yield Scans(sinogram, mean_over_pixels(images, scanner))
 
 
-def line_integrals(
+def scans_with_errors(
     images: Tensor,  # (scans, 1, height f, width f), f being the grid factor of the scanner
     geometries: Sequence[Geometry],  # one for each image
     scanner: Scanner,
-    errors: Sequence[ScanErrors],
-) -> Tensor:
-    """The line integrals of all rays, (scans, 1, views, bins rays_per_bin), padded with zeros to the largest sinogram."""
-    pairs = zip(geometries, errors, strict=True)
-    true_geometries = [true_geometry(geometry, scanner, error) for geometry, error in pairs]
-    return PerImageProjector(true_geometries, images.device, images.dtype).forward(images)
-
-
-def measured(
-    sinograms: Tensor,  # (scans, 1, views, bins): line integrals, padded with zeros to the largest sinogram
-    geometries: Sequence[Geometry],  # one for each sinogram
-    scanner: Scanner,
-    errors: Sequence[ScanErrors],
     noise: Noise,
     seed: int,
     indices: Sequence[int],  # of the scans
-) -> Tensor:
-    """What the detector measures, of the same shape: padding stays zero."""
-    stored = sinograms.cpu()
+) -> Scans:
+    """Scans of the images, each with a geometry and errors of its own; sinograms are padded with zeros to the largest."""
+    pairs = zip(geometries, indices, strict=True)
+    errors = [draw_errors(scanner, geometry, seed, index) for geometry, index in pairs]
+    true = [true_geometry(geometry, scanner, error) for geometry, error in zip(geometries, errors, strict=True)]
+    rays = PerImageProjector(true, images.device, images.dtype).forward(images)
+    stored = mean_over_bins(rays, scanner).cpu()
     out = torch.zeros_like(stored)
 
     def measure(number: int) -> None:
@@ -101,7 +79,12 @@ def measured(
 
     for _ in in_order(measure, range(len(stored)), most=len(stored)):
         pass
-    return out.to(sinograms.device)
+    return Scans(out.to(images.device), mean_over_pixels(images, scanner))
+
+
+def mean_over_pixels(images: Tensor, scanner: Scanner) -> Tensor:
+    """The truth, (scans, 1, height, width): the means of the finer pixels."""
+    return avg_pool2d(images, scanner.grid_factor) if scanner.grid_factor > 1 else images
 
 
 def scan_set(

@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d
 
 from bayescade.data.noise import Noise
-from bayescade.data.objects import within_circle
-from bayescade.data.random_scans import RandomScans, radius_seen
-from bayescade.data.scanner import Scanner, draw_errors, mean_over_bins
-from bayescade.data.simulate import line_integrals, measured
+from bayescade.data.objects import seen_whole
+from bayescade.data.random_scans import RandomScans
+from bayescade.data.scanner import Scanner
+from bayescade.data.simulate import scans_with_errors
 from bayescade.data.sources import Source
 from bayescade.physics.geometry import Geometry
 
@@ -71,15 +70,11 @@ def scan_groups(
     for first in range(0, len(geometries), block):
         of_block = geometries[first : first + block]
         objects = source.images(first, len(of_block), factor).to(device)
-        radii = [2 * radius_seen(geometry) / min(geometry.image_shape) for geometry in of_block]
-        objects = within_circle(objects, radii)
+        objects = seen_whole(objects, of_block)
         order = sorted(range(len(of_block)), key=lambda number: of_block[number].sinogram_shape)
         for begin in range(0, len(order), group):
             numbers = order[begin : begin + group]
             chosen = [of_block[number] for number in numbers]
             indices = [first + number for number in numbers]
-            errors = [draw_errors(scanner, of_block[number], seed, first + number) for number in numbers]
-            images = objects[numbers]
-            sums = mean_over_bins(line_integrals(images, chosen, scanner, errors), scanner)
-            sinogram = measured(sums, chosen, scanner, errors, noise, seed, indices)
-            yield ScanGroup(chosen, sinogram, avg_pool2d(images, factor) if factor > 1 else images)
+            scans = scans_with_errors(objects[numbers], chosen, scanner, noise, seed, indices)
+            yield ScanGroup(chosen, scans.sinogram, scans.truth)

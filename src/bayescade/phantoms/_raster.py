@@ -65,6 +65,30 @@ def painted(
     return torch.cat([paint(grid, *(array[start : start + step] for array in parameters)) for start in starts])[:, None]
 
 
+def generator(
+    paint: Callable[..., Tensor],  # paint(grid, *parameters) gives (images, height f, width f)
+    random_parameters: Callable[..., tuple[NDArray[np.float64], ...]],  # random_parameters(count, seed=, first=)
+) -> Callable[..., Tensor]:
+    """The function `generate` of a phantom whose images are painted from random parameters."""
+
+    def generate(
+        count: int,
+        shape: tuple[int, int] = (128, 128),
+        *,
+        seed: int,
+        first: int = 0,
+        supersample: int = 1,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
+        """Images `first` to `first` + `count` - 1 of the list of this seed, (count, 1, height f, width f), float32.
+
+        f is `supersample`.
+        """
+        return painted(paint, random_parameters(count, seed=seed, first=first), shape, supersample, device)
+
+    return generate
+
+
 def raster(
     tables: NDArray[np.float64],  # (images, shapes per image, 6 + 2 per cut); value 0: no shape
     shape: tuple[int, int],

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayescade.phantoms._raster import CENTRE_0, ROTATION, Grid, painted, scaled, summed
+from bayescade.phantoms._raster import CENTRE_0, ROTATION, Grid, generator, scaled, summed
 from bayescade.phantoms._shapes import (
     PIXEL,
     RECTANGLE,
@@ -30,22 +30,6 @@ FEWEST, MOST = 4, 7  # groups per image; fewer when there is no room
 CANDIDATES = 60  # groups that are tried
 GAP = 2 * PIXEL  # half the smallest distance of two groups
 SHORTEST, LONGEST = 2 * PIXEL, 16 * PIXEL  # periods
-
-
-def generate(
-    count: int,
-    shape: tuple[int, int] = (128, 128),
-    *,
-    seed: int,
-    first: int = 0,
-    supersample: int = 1,
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """Images `first` to `first` + `count` - 1 of the list of this seed, (count, 1, height f, width f), float32.
-
-    f is `supersample`.
-    """
-    return painted(paint, random_parameters(count, seed=seed, first=first), shape, supersample, device)
 
 
 def paint(
@@ -94,3 +78,6 @@ def random_parameters(count: int, *, seed: int, first: int = 0) -> tuple[NDArray
     chosen = apart(centre, radius, whole_between(image[:, 4], FEWEST, MOST))
     groups = chosen_first(where_used(groups, chosen), chosen, MOST)
     return discs, groups, chosen_first(periods[..., None], chosen, MOST)[..., 0]
+
+
+generate = generator(paint, random_parameters)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayescade.phantoms._raster import AXIS_0, Grid, covered, painted, summed
+from bayescade.phantoms._raster import AXIS_0, Grid, covered, generator, summed
 from bayescade.phantoms._shapes import (
     ELLIPSE,
     RECTANGLE,
@@ -34,22 +34,6 @@ RATIOS = np.array([(1, 1), (0.35, 0.9), (0.3, 1), (0.7, 1), (0.45, 0.8)])  # of 
 GAP = 0.02  # half the smallest distance of two holes
 
 
-def generate(
-    count: int,
-    shape: tuple[int, int] = (128, 128),
-    *,
-    seed: int,
-    first: int = 0,
-    supersample: int = 1,
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """Images `first` to `first` + `count` - 1 of the list of this seed, (count, 1, height f, width f), float32.
-
-    f is `supersample`.
-    """
-    return painted(paint, random_parameters(count, seed=seed, first=first), shape, supersample, device)
-
-
 def paint(grid: Grid, discs: NDArray[np.float64], holes: NDArray[np.float64]) -> Tensor:
     """The discs with their holes."""
     return covered(grid, summed(grid, discs), holes).to(torch.float32)
@@ -68,3 +52,6 @@ def random_parameters(count: int, *, seed: int, first: int = 0) -> tuple[NDArray
     chosen = apart(centre, larger + GAP, number)
     holes = table_of(np.zeros(kind.shape), half_axes, centre, 2 * np.pi * u[..., 5], chosen_cuts(kind, *KINDS))
     return discs, chosen_first(where_used(holes, chosen), chosen, MOST)
+
+
+generate = generator(paint, random_parameters)

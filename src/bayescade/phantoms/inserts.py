@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayescade.phantoms._raster import AXIS_0, CENTRE_0, VALUE, Grid, covered, painted, scaled, summed
+from bayescade.phantoms._raster import AXIS_0, CENTRE_0, VALUE, Grid, covered, generator, scaled, summed
 from bayescade.phantoms._shapes import (
     ELLIPSE,
     RECTANGLE,
@@ -28,22 +28,6 @@ from bayescade.phantoms._shapes import (
 MOST_LAYERS = 2
 FEWEST_REGIONS, MOST_REGIONS = 2, 8
 MOST_HOLES, MOST_INSERTS = 4, 6
-
-
-def generate(
-    count: int,
-    shape: tuple[int, int] = (128, 128),
-    *,
-    seed: int,
-    first: int = 0,
-    supersample: int = 1,
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """Images `first` to `first` + `count` - 1 of the list of this seed, (count, 1, height f, width f), float32.
-
-    f is `supersample`.
-    """
-    return painted(paint, random_parameters(count, seed=seed, first=first), shape, supersample, device)
 
 
 def paint(
@@ -112,3 +96,6 @@ def random_inserts(body: NDArray[np.float64], u: NDArray[np.float64]) -> NDArray
     centre = centres_inside(body, half_axes.max(-1), u[..., 2:4])
     cuts = chosen_cuts(kind, ELLIPSE, ELLIPSE, RECTANGLE)
     return table_of(log_between(u[..., 6], 2, 8), half_axes, centre, np.pi * u[..., 4], cuts)
+
+
+generate = generator(paint, random_parameters)

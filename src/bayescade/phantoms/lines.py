@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayescade.phantoms._raster import Grid, covered, inside_circle, painted, scaled, summed
+from bayescade.phantoms._raster import Grid, covered, generator, inside_circle, scaled, summed
 from bayescade.phantoms._shapes import (
     ELLIPSE,
     PIXEL,
@@ -29,22 +29,6 @@ FEWEST_SHAPES, MOST_SHAPES = 2, 5  # of the background
 FEWEST_LINES, MOST_LINES = 3, 15
 MOST_DOTS = 8
 THINNEST, THICKEST = 0.3 * PIXEL, 3 * PIXEL  # widths of lines
-
-
-def generate(
-    count: int,
-    shape: tuple[int, int] = (128, 128),
-    *,
-    seed: int,
-    first: int = 0,
-    supersample: int = 1,
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """Images `first` to `first` + `count` - 1 of the list of this seed, (count, 1, height f, width f), float32.
-
-    f is `supersample`.
-    """
-    return painted(paint, random_parameters(count, seed=seed, first=first), shape, supersample, device)
 
 
 def paint(
@@ -93,3 +77,6 @@ def random_dots(u: NDArray[np.float64]) -> NDArray[np.float64]:
     return table_of(
         u[..., 1], np.stack([radius, radius], axis=-1), between(u[..., 2:4], -0.65, 0.65), np.zeros(u.shape[:2])
     )
+
+
+generate = generator(paint, random_parameters)

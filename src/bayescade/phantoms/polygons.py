@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayescade.phantoms._raster import Grid, inside_circle, painted, scaled, summed
+from bayescade.phantoms._raster import Grid, generator, inside_circle, scaled, summed
 from bayescade.phantoms._shapes import (
     RECTANGLE,
     between,
@@ -26,22 +26,6 @@ from bayescade.phantoms._shapes import (
 
 FEWEST, MOST = 3, 9  # shapes per image
 MOST_CORNERS = 8
-
-
-def generate(
-    count: int,
-    shape: tuple[int, int] = (128, 128),
-    *,
-    seed: int,
-    first: int = 0,
-    supersample: int = 1,
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """Images `first` to `first` + `count` - 1 of the list of this seed, (count, 1, height f, width f), float32.
-
-    f is `supersample`.
-    """
-    return painted(paint, random_parameters(count, seed=seed, first=first), shape, supersample, device)
 
 
 def paint(grid: Grid, tables: NDArray[np.float64], radius: NDArray[np.float64]) -> Tensor:
@@ -62,3 +46,6 @@ def random_parameters(count: int, *, seed: int, first: int = 0) -> tuple[NDArray
     cuts = np.where(u[..., 7, None, None] < 0.35, padded(RECTANGLE, MOST_CORNERS), polygons)
     tables = table_of(value, half_axes, centre, 2 * np.pi * u[..., 8], cuts)
     return first_shapes(tables, whole_between(image[:, 0], FEWEST, MOST)), circle_radius(image[:, 1])
+
+
+generate = generator(paint, random_parameters)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayescade.phantoms._raster import VALUE, Grid, painted, scaled, summed
+from bayescade.phantoms._raster import VALUE, Grid, generator, scaled, summed
 from bayescade.phantoms._shapes import (
     PIXEL,
     between,
@@ -29,22 +29,6 @@ TEXTURES, WAVES = 2, 32  # textures per image, which the ellipses use in turn, a
 FINEST, COARSEST = 4 * PIXEL, 64 * PIXEL  # wavelengths
 AMPLITUDE = 0.5
 TEXTURE_STD = 0.5  # so that most of a texture is between -1 and 1
-
-
-def generate(
-    count: int,
-    shape: tuple[int, int] = (128, 128),
-    *,
-    seed: int,
-    first: int = 0,
-    supersample: int = 1,
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """Images `first` to `first` + `count` - 1 of the list of this seed, (count, 1, height f, width f), float32.
-
-    f is `supersample`.
-    """
-    return painted(paint, random_parameters(count, seed=seed, first=first), shape, supersample, device)
 
 
 def paint(
@@ -110,3 +94,6 @@ def random_waves(
     height *= TEXTURE_STD / np.sqrt((height**2).sum(-1, keepdims=True) / 2)
     frequency = 2 * np.pi / wavelength
     return np.stack([frequency * np.cos(direction), frequency * np.sin(direction), phase, height], axis=-1)
+
+
+generate = generator(paint, random_parameters)

@@ -18,8 +18,7 @@ from torch.nn.functional import interpolate
 
 from bayescade import __version__, phantoms, plugins
 from bayescade.data.images import read_images
-from bayescade.data.objects import within_circle
-from bayescade.data.random_scans import radius_seen
+from bayescade.data.objects import seen_whole
 from bayescade.data.scanner import Scanner
 from bayescade.data.simulate import Scans, chunks, scan_batches
 from bayescade.data.sources import Source, image_source
@@ -205,10 +204,9 @@ def object_source(bench: Bench, row: Row, split: str) -> Source:
         source = patient_source(patients_of_split(bench.patients, split), shape)
     else:
         source = image_source(row.objects, shape, seed=bench.request.seed, split=split, device=bench.device)
-    radius = 2 * radius_seen(row.geometry) / min(shape)
 
     def images(first: int, count: int, supersample: int) -> Tensor:
-        return within_circle(source.images(first, count, supersample), [radius] * count)
+        return seen_whole(source.images(first, count, supersample), [row.geometry] * count)
 
     return Source(images, source.count, None)
 

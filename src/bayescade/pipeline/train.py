@@ -52,18 +52,18 @@ def train(
     if preset == ANY or start_from is not None:
         return train_any(
             AnyTraining(
-                method_name,
-                out,
-                start_from,
-                case,
-                geometry_file,
-                images,
-                noise,
-                config,
-                settings,
-                seed,
-                tensorboard,
-                device,
+                method=method_name,
+                out=out,
+                start_from=start_from,
+                case=case,
+                geometry_file=geometry_file,
+                images=images,
+                noise=noise,
+                config=config,
+                settings=settings,
+                seed=seed,
+                tensorboard=tensorboard,
+                device=device,
             )
         )
     method = trainable_method(method_name)
@@ -81,9 +81,9 @@ def train(
             count, validation_count = chosen.data.images, chosen.data.validation_images
             memory_channels = stored.get("block", {}).get("memory_channels", 0)
             folder = None if fits(geometry, count, chosen.data.memory, torch_device, memory_channels) else Path(out)
-            scanner = Scanner(geometry, noise, torch_device)
-            training = scanner.scans(sources[0], split_seed(seed, "train"), count, folder)
-            validation = scanner.scans(sources[1], split_seed(seed, "validation"), validation_count)
+            scans = TrainingScans(geometry, noise, torch_device)
+            training = scans.stored(sources[0], split_seed(seed, "train"), count, folder)
+            validation = scans.stored(sources[1], split_seed(seed, "validation"), validation_count)
             return TrainingData.of(scan_problem(geometry, torch_device, chosen.data.ramp), training, validation)
 
         request = TrainingRequest(out, method, chosen, identity, preset, noise.describe(), tensorboard)
@@ -133,14 +133,14 @@ def fits(geometry: Geometry, images: int, gigabytes: float, device: torch.device
 
 
 @dataclasses.dataclass(frozen=True)
-class Scanner:
+class TrainingScans:
     """Simulates scans of the images for a training."""
 
     geometry: Geometry
     noise: Noise
     device: torch.device
 
-    def scans(
+    def stored(
         self,
         source: Source,
         seed: int,
