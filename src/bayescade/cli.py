@@ -128,7 +128,10 @@ def demo(
 @app.command(epilog="Example: bayescade simulate --phantom ellipses --case sparse-32 --images 5 -o scan.h5")
 def simulate(
     phantom: Annotated[
-        str, typer.Option(help="ellipses, shepp-logan, random-shepp-logan, text, a plugin or an image file.")
+        str,
+        typer.Option(
+            help="A phantom (ellipses, inserts, lines, shepp-logan, ...; docs/simulation.md) or an image file."
+        ),
     ],
     out: Annotated[str, typer.Option("-o", "--out", help="The scan file: .h5 or .npz.")],
     case: Case = None,
