@@ -40,6 +40,7 @@ class Views:
 
     sinogram: Tensor  # (1, 1, views, bins)
     geometry: Geometry
+    unit: str  # of its lengths
 
     def predicted(self, images: Tensor) -> Tensor:
         """A x of images (count, 1, height, width), (count, 1, views, bins)."""
@@ -48,13 +49,13 @@ class Views:
 
 def split_views(scan: str, folder: Path) -> tuple[Views, Views, Views]:
     """The views to reconstruct from, those that choose the weight of TV, and the test."""
-    array, geometry, _ = load_scan(scan, folder, COARSEN[scan])
+    array, geometry, unit = load_scan(scan, folder, COARSEN[scan])
     sinogram = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))[None, None]
     others = other_views(sinogram, geometry, STEP)
     return (
-        Views(*every_view(sinogram, geometry, STEP)),
-        Views(*every_view(*others, 2)),
-        Views(*other_views(*others, 2)),
+        Views(*every_view(sinogram, geometry, STEP), unit),
+        Views(*every_view(*others, 2), unit),
+        Views(*other_views(*others, 2), unit),
     )
 
 
@@ -113,9 +114,10 @@ def main() -> None:
     named = [("model", result.image), ("TV", by_tv)]
     panels = [Panel(name, image[0, 0].cpu().numpy().clip(0, limit)) for name, image in named]
     panels.append(Panel("predictive std", result.std[0, 0].cpu().numpy(), "std"))
-    title = f"{options.scan}: {given.geometry.views} of {given.geometry.views + 2 * test.geometry.views} views"
+    views = sum(part.geometry.views for part in (given, chooser, test))
+    title = f"{options.scan}: {given.geometry.views} of {views} views; attenuation per {given.unit}"
     path = make_folder(options.out) / f"left_out_{options.scan}.png"
-    draw_panels([panels], path, given.geometry.to_json(), title)
+    draw_panels([panels], path, given.geometry.to_json(), title, given.unit)
     print(f"wrote {path}")
 
 
