@@ -28,17 +28,20 @@ from bayescade.storage.manifest import read_manifest
 PLANES = "scans.planes=filtered-residual, noise, coverage"
 VARIANTS: dict[str, list[str]] = {
     "standard": [],
+    "greedy-only": ["joint.epochs=0"],
+    "fbp-start": ["scans.tv_iterations=0"],
+    "joint-rate-2e-3": ["joint.learning_rate=2e-3"],
+    "joint-batch-32": ["joint.batch=32"],
+    "blocks-10": ["greedy.blocks=10"],
+    "memory-16": ["block.memory_channels=16"],
+    "coarse": [f"{PLANES}, coarse"],
     "gradient-only": ["scans.planes=", "block.memory_channels=0"],
     "no-memory": ["block.memory_channels=0"],
-    "memory-16": ["block.memory_channels=16"],
     "residual-only": ["scans.planes=filtered-residual"],
     "no-noise": ["scans.planes=filtered-residual, coverage"],
     "no-coverage": ["scans.planes=filtered-residual, noise"],
-    "coarse": [f"{PLANES}, coarse"],
     "width-16": ["block.channels=16"],
     "width-48": ["block.channels=48"],
-    "batch-64": ["fit.batch=64"],
-    "rate-1e-3": ["fit.learning_rate=1e-3"],
 }
 ROWS = (
     "ellipses-views-16",
@@ -121,12 +124,14 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=list(VARIANTS), help="a variant; repeatable")
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--scans", type=int, default=12, help="validation scans of a row")
+    parser.add_argument("--scans", type=int, default=12, help="validation scans of a row; 0: no scores")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     names = options.only or list(VARIANTS)
     options.out.mkdir(parents=True, exist_ok=True)
     train_all(options, names)
+    if not options.scans:
+        return
     with (options.out / "ablation.jsonl").open("w") as file:
         for name in names:
             if (options.out / name / "manifest.json").exists() and read_manifest(options.out / name).blocks:

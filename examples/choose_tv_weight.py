@@ -2,7 +2,7 @@
 
     w = c median_j n_j / (h ||A||^2)
 
-(`bayescade.methods._tv_weight`) leaves one constant c for each case: a grid search over c on ellipses and random
+(`bayescade.physics.tv_weight`) leaves one constant c for each case: a grid search over c on ellipses and random
 variants of the Shepp-Logan phantom of the validation split, scored by the mean PSNR over both kinds. The test images are not
 used.
 
@@ -18,10 +18,11 @@ from bayescade.data.noise import Noise, add_noise
 from bayescade.data.sources import image_source
 from bayescade.devices import choose_device
 from bayescade.methods import tv
-from bayescade.methods._tv_weight import gradient_noise
 from bayescade.metrics.psnr import psnr
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.physics.fidelity import LeastSquares
+from bayescade.physics.total_variation import batch_last
+from bayescade.physics.tv_weight import gradient_noise
 
 
 def main() -> None:
@@ -43,7 +44,7 @@ def search(case: str, constants: list[float], count: int, iterations: int, devic
     method = tv.build(geometry, tv.Settings(), device)
     kinds = [image_source(name, (128, 128), seed=0, split="validation") for name in ("ellipses", "random-shepp-logan")]
     truth = torch.cat([kind.images(0, count, 1) for kind in kinds]).to(device)
-    sinogram = tv.batch_last(add_noise(method.operator(truth), Noise(), seed=1))
+    sinogram = batch_last(add_noise(method.operator(truth), Noise(), seed=1))
     unit = gradient_noise(method.operator, method.norm, LeastSquares(), sinogram).reshape(-1, 1, 1, 1)
     for constant in constants:
         image, gap = tv.solve(

@@ -16,12 +16,13 @@ from bayescade.errors import UserError
 from bayescade.physics.problem import InverseProblem
 from bayescade.results import Reconstructor
 from bayescade.storage.manifest import MANIFEST, Manifest, read_manifest
-from bayescade.storage.weights import read_blocks
+from bayescade.storage.weights import Tensors, read_blocks
 
 if TYPE_CHECKING:
     from bayescade.physics.geometry import Geometry
 
 ZOO = Path(__file__).parent / "zoo"  # folders method/case with manifest, weights and card
+BLOCKS = "blocks="  # a setting of models whose blocks were trained together
 ANY, ANY_MODEL = "any", "bdgd-plus/any"  # the short and the full name of the model for any scan
 
 
@@ -35,7 +36,8 @@ def load_model(
 ) -> Reconstructor:
     """The model of that name, ready to be called with sinograms or other data.
 
-    A model for any scan is called with `geometry=` too, unless a geometry is given here.
+    A model for any scan is called with `geometry=` too, unless a geometry is given here. The setting `blocks` takes only the
+    first blocks of its cascade, which is faster and less exact.
     """
     texts = settings_texts(settings)
     folder = model_folder(name)
@@ -51,16 +53,31 @@ def load_model(
     method = plugins.load(methods, manifest.method)
     if method.ANY_GEOMETRY:
         raise UserError(f"{folder}: the manifest is damaged: its method is '{manifest.method}', which has no weights")
+    weights = read_blocks(folder, manifest)
+    if any(text.startswith(BLOCKS) for text in texts) and manifest.joint is not None:
+        weights = first_blocks(weights, [text for text in texts if text.startswith(BLOCKS)][-1])
+        texts = [text for text in texts if not text.startswith(BLOCKS)]
     if is_for_any_scan(manifest):
         from bayescade.methods._any_scan import AnyScanModel
 
-        any_scan = AnyScanModel(name, manifest, read_blocks(folder, manifest), method.load, texts, torch.device(device))
+        any_scan = AnyScanModel(name, manifest, weights, method.load, texts, torch.device(device))
         return any_scan.bound(geometry) if geometry is not None else any_scan
     if problem is not None:
         check_problem(name, manifest, problem)
     problem = problem or problem_of(name, manifest, geometry, device)
-    trained: Reconstructor = method.load(name, problem, manifest, read_blocks(folder, manifest), texts)
+    trained: Reconstructor = method.load(name, problem, manifest, weights, texts)
     return trained
+
+
+def first_blocks(
+    weights: list[Tensors],
+    text: str,  # "blocks=8"
+) -> list[Tensors]:
+    """The weights of the first blocks."""
+    count = text.removeprefix(BLOCKS)
+    if not count.isascii() or not count.isdigit() or not 1 <= int(count) <= len(weights):
+        raise UserError(f"setting blocks: expected a whole number from 1 to {len(weights)}, got {count:.40}")
+    return weights[: int(count)]
 
 
 def is_for_any_scan(manifest: Manifest) -> bool:

@@ -99,15 +99,26 @@ def weights(into: int, out: int, groups: int, kind: str = "*bf16") -> dict[str, 
 def projected(kernel: Any, tile: Any, names: tuple[str, str], **constants: Any) -> dict[str, int]:
     """A projection of single-precision images."""
     known = {names[0]: tile.outer, names[1]: tile.inner, "IMAGES": tile.images, "ALIGNED": 16, **constants}
+    return compiled_usage(kernel, projection_types(kernel), known, {"num_warps": tile.warps, "num_stages": 3})
+
+
+def transposed_interpolation(images: int) -> dict[str, int]:
+    """The transpose of the interpolation of FBP, for this number of images at once."""
+    kernel = projection.transpose_interpolation
+    known = {"PIXELS": _gpu.PIXELS // images, "IMAGES": images}
+    return compiled_usage(kernel, projection_types(kernel), known, {"num_warps": 4, "num_stages": 3})
+
+
+def projection_types(kernel: Any) -> dict[str, str]:
+    """Types of the arguments of a projection of single-precision images."""
     double = ("cosine", "sine", "numbers", "reach")
     pointers = {name: "*fp64" if name in double else "*i32" if name == "counts" else "*fp32" for name in POINTERS}
-    types = {name: pointers.get(name, "i32") for name in kernel.arg_names}
-    return compiled_usage(kernel, types, known, {"num_warps": tile.warps, "num_stages": 3})
+    return {name: pointers.get(name, "i32") for name in kernel.arg_names}
 
 
 RAYS, PIXELS = ("VIEWS", "BINS"), ("TILE_HEIGHT", "TILE_WIDTH")
 POINTERS = (
-    "rows columns sinograms by_angle by_offset images_out cosine sine numbers reach counts".split()  # noqa: SIM905
+    "rows columns sinograms by_angle by_offset images_in images_out cosine sine numbers reach counts".split()  # noqa: SIM905
 )
 back = {"TAPS": 3, "UNROLLED": 3, "PARALLEL": False, "INTERPOLATE": False}
 last = {"IN": 16, "SHARED": True}
@@ -122,6 +133,8 @@ print(
             ),
             "derivatives of a projection": projected(projection.project_derivatives, _gpu.ray_tile(16), RAYS),
             "back-projection": projected(projection.back_project, _gpu.pixel_tile(16), PIXELS, **back),
+            "transposed interpolation": transposed_interpolation(16),
+            "transposed interpolation of one": transposed_interpolation(1),
             "layout": usage(frame._lay_out, frame.LAY_OUT, {"SCALE": True}),
             "first": convolve(1, 0, 16, 2, False),
             "branches": convolve(0, 16, 32, 2, False),

@@ -8,13 +8,6 @@ from bayescade.data.noise import Noise, add_noise, common_noise
 from bayescade.data.sources import image_source
 from bayescade.errors import UserError
 from bayescade.methods import tv
-from bayescade.methods._tv_weight import (
-    CONSTANTS,
-    constant,
-    default_weight,
-    gradient_noise,
-    mean_entry,
-)
 from bayescade.metrics.psnr import psnr
 from bayescade.physics.cases import PAPER_CASES, case_geometry
 from bayescade.physics.fidelity import LeastSquares, PoissonLikelihood, WeightedLeastSquares
@@ -26,6 +19,13 @@ from bayescade.physics.finite_differences import (
 )
 from bayescade.physics.geometry import FanBeam, ParallelBeam
 from bayescade.physics.linalg import dense, norm
+from bayescade.physics.tv_weight import (
+    CONSTANTS,
+    constant,
+    default_weight,
+    gradient_noise,
+    mean_entry,
+)
 from bayescade.projectors import ray_transform
 from bayescade.testing import check_method
 
@@ -183,7 +183,9 @@ def test_the_weight_is_the_noise_in_the_gradient(geometry: ParallelBeam) -> None
     squares = torch.sparse_csr_tensor(matrix.crow_indices(), matrix.col_indices(), matrix.values() ** 2, matrix.shape)
     ones = torch.ones(geometry.views * geometry.bins)
     exact = (squares @ ones).sqrt().median()
-    rule = (operator.adjoint(torch.ones(1, 1, *geometry.sinogram_shape)) * mean_entry(operator)).sqrt().median()
+    rule = (
+        (operator.adjoint(torch.ones(1, 1, *geometry.sinogram_shape)) * mean_entry(operator.geometry)).sqrt().median()
+    )
     assert float(rule) == pytest.approx(float(exact), rel=0.1)
 
 

@@ -38,6 +38,7 @@ SETTINGS = [
     "block.memory_channels=2",
     "scans.geometries.most_views=20",
     "scans.planes=filtered-residual, noise, coverage, coarse",
+    "joint.epochs=1",
 ]
 SCANS: list[Geometry] = [
     ParallelBeam(0.3 + np.arange(9) * math.pi / 9, 29, 0.9, 0.2, image_shape=(20, 18)),
@@ -82,6 +83,27 @@ def test_units_do_not_matter(folder: Path, geometry: Geometry) -> None:
     torch.testing.assert_close(scaled.variance / 1e6, expected.variance, rtol=1e-3, atol=1e-9)
 
 
+def test_fewer_blocks_give_an_image_too(folder: Path) -> None:
+    """The first block alone, with its own variance; it is not the answer of both."""
+    y = sinogram(SCANS[0])
+    one, both = (load_model(str(folder), SCANS[0], settings=few)(y, samples=3) for few in (["blocks=1"], []))
+    assert bool((one.std > 0).all())
+    assert not torch.equal(one.image, both.image)
+    assert torch.equal(load_model(str(folder), SCANS[0], settings={"blocks": 2})(y, samples=3).image, both.image)
+    for blocks in ("0", "3", "x", ""):
+        with pytest.raises(UserError, match=f"blocks: expected a whole number from 1 to 2, got {blocks}"):
+            load_model(str(folder), SCANS[0], settings=[f"blocks={blocks}"])
+    for name in ("bdgd-plus/sparse-32", "fbp"):
+        with pytest.raises(UserError, match="blocks"):
+            load_model(name, SCANS[0] if name == "fbp" else None, settings=["blocks=2"])
+
+
+def test_no_block_is_added_after_joint_training(folder: Path) -> None:
+    more = [*SETTINGS, "greedy.blocks=3"]
+    with pytest.raises(UserError, match=r"greedy.blocks = 2 \(now 3\)"):
+        train("bdgd-plus", str(folder), preset="any", settings=more, device="cpu")
+
+
 def test_images_of_a_batch_have_their_own_units(folder: Path) -> None:
     model = load_model(str(folder), SCANS[0], settings=["inference.runner=plain"])
     y = sinogram(SCANS[0])[:1]
@@ -99,13 +121,15 @@ def test_what_is_missing_is_said(folder: Path) -> None:
         load_model(str(folder), SCANS[0])(sinogram(SCANS[0]), geometry=SCANS[1])
 
 
-def test_a_killed_training_continues_with_the_same_blocks(folder: Path, tmp_path: Path) -> None:
+def test_a_killed_training_continues_with_the_same_blocks(tmp_path: Path) -> None:
+    """Its greedy training; `tests/training/test_joint.py` has the joint training."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(any_scans, "SIZES", {16: 0.5, 20: 0.5})
-        one_block = [text if "blocks" not in text else "greedy.blocks=1" for text in SETTINGS]
-        train("bdgd-plus", str(tmp_path / "run"), preset="any", settings=one_block, device="cpu")
-        train("bdgd-plus", str(tmp_path / "run"), preset="any", settings=SETTINGS, device="cpu")
-    whole, resumed = read_manifest(folder), read_manifest(tmp_path / "run")
+        for name, blocks in (("whole", 2), ("resumed", 1), ("resumed", 2)):
+            settings = [*SETTINGS, "joint.epochs=0", f"greedy.blocks={blocks}"]
+            train("bdgd-plus", str(tmp_path / name), preset="any", settings=settings, device="cpu")
+    whole, resumed = read_manifest(tmp_path / "whole"), read_manifest(tmp_path / "resumed")
+    assert len(whole.blocks) == 2
     assert [block.sha256 for block in whole.blocks] == [block.sha256 for block in resumed.blocks]
 
 
@@ -114,7 +138,7 @@ def test_a_training_starts_from_it_and_says_what_it_gained(folder: Path, tmp_pat
     geometry.write_text("bins = 29\nviews = 9\nimage_shape = [20, 20]\n")
     images = tmp_path / "images.npy"
     np.save(images, ellipses.generate(12, (24, 24), seed=5)[:, 0].numpy())
-    few = ["data.images=8", "data.validation_images=3", "fit.epochs=1"]
+    few = ["data.images=8", "data.validation_images=3", "joint.epochs=1"]
     said = train(
         "bdgd-plus", str(tmp_path / "tuned"), start_from=str(folder), geometry_file=str(geometry), images=str(images),
         settings=few, device="cpu",
@@ -140,8 +164,8 @@ def test_a_training_without_steps_starts_where_the_model_is(folder: Path, tmp_pa
     """With a learning rate of nearly 0 the tuned model is the model it started from."""
     geometry = tmp_path / "geo.toml"
     geometry.write_text("bins = 29\nviews = 9\nimage_shape = [20, 20]\n")
-    still = ["data.images=4", "data.validation_images=3", "fit.epochs=1", "fit.learning_rate=1e-12"]
-    still += ["fit.final_learning_rate=1e-12", "greedy.sampling=mean"]
+    still = ["data.images=4", "data.validation_images=3", "joint.epochs=1", "joint.learning_rate=1e-12"]
+    still += ["joint.final_learning_rate=1e-12", "greedy.sampling=mean"]
     said = train(
         "bdgd-plus", str(tmp_path / "still"), start_from=str(folder), geometry_file=str(geometry), settings=still,
         device="cpu",
@@ -217,11 +241,11 @@ def test_without_the_shipped_model_the_command_says_what_to_do(tmp_path: Path, m
 
 @pytest.mark.usefixtures("shipped")
 def test_a_training_starts_from_the_packed_model(tmp_path: Path) -> None:
-    """A packed model has no variance but that of its last block: the others start anew, the images are the same."""
+    """It has all that reconstruction needs."""
     geometry = tmp_path / "geo.toml"
     geometry.write_text("bins = 29\nviews = 9\nimage_shape = [20, 20]\n")
-    few = ["data.images=4", "data.validation_images=2", "fit.epochs=1", "fit.learning_rate=1e-12"]
-    few += ["fit.final_learning_rate=1e-12", "greedy.sampling=mean"]
+    few = ["data.images=4", "data.validation_images=2", "joint.epochs=1", "joint.learning_rate=1e-12"]
+    few += ["joint.final_learning_rate=1e-12", "greedy.sampling=mean"]
     said = train(
         "bdgd-plus", str(tmp_path / "run"), start_from="any", geometry_file=str(geometry), settings=few, device="cpu"
     )

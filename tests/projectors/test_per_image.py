@@ -10,7 +10,9 @@ from bayescade.errors import UserError
 from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
 from bayescade.physics.linalg import adjoint_error, norm
 from bayescade.projectors import PerImageProjector, ray_transform
+from bayescade.projectors.per_image import Room
 from tests.geometries import geometries, touches_little
+from tests.projectors.test_matrix_free import reference_fbp
 
 SHAPE = (24, 20)
 SCANS: list[Geometry] = [
@@ -63,6 +65,40 @@ def test_fbp_is_differentiable_and_takes_leading_dimensions() -> None:
     torch.testing.assert_close(image, operator.fbp(y.detach()))
     (gradient,) = torch.autograd.grad(image.sum(), y)
     assert bool((gradient.flatten(2).abs().sum(2) > 0).all())
+
+
+def test_the_gradient_of_fbp_is_that_of_every_scan() -> None:
+    operator = PerImageProjector(SCANS, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    y = torch.rand(len(SCANS), *operator.range_shape, generator=generator, dtype=torch.float64, requires_grad=True)
+    x = torch.rand(len(SCANS), *operator.domain_shape, generator=generator, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((operator.fbp(y) * x).sum(), y)
+    for number, geometry in enumerate(SCANS):
+        single = ray_transform(geometry, dtype=torch.float64)
+        views, bins = geometry.sinogram_shape
+        leaf = y.detach()[[number], :, :views, :bins].clone().requires_grad_()
+        image = reference_fbp(single, leaf) if isinstance(geometry, FanBeam) else single.fbp(leaf)
+        (expected,) = torch.autograd.grad((image * x[[number]]).sum(), leaf)
+        torch.testing.assert_close(gradient[[number], :, :views, :bins], expected, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("scans", [SCANS[:2], SCANS[2:]], ids=["parallel", "fan"])
+def test_an_operator_takes_over_the_scans_of_another(scans: list[Geometry]) -> None:
+    """It then computes as an operator that was made of these scans."""
+    room = Room.of(scans)
+    operator, other = (PerImageProjector(chosen, dtype=torch.float64, room=room) for chosen in (scans[1:] * 3, scans))
+    y = torch.rand(3, *operator.range_shape, dtype=torch.float64)
+    operator.fbp(y)
+    for indices in ([1, 0, 1], [0, 1, 1]):
+        operator.load(other, torch.tensor(indices))
+        expected = PerImageProjector([scans[index] for index in indices], dtype=torch.float64)
+        views, bins = expected.range_shape[1:]
+        x = torch.rand(3, *operator.domain_shape, dtype=torch.float64)
+        data = expected(x)
+        torch.testing.assert_close(operator(x), padded(data, operator.range_shape))
+        measured = padded(data, operator.range_shape)
+        torch.testing.assert_close(operator.adjoint(y), expected.adjoint(y[..., :views, :bins]))
+        torch.testing.assert_close(operator.fbp(measured), expected.fbp(data), rtol=1e-11, atol=1e-11)
 
 
 def test_norms_are_those_of_the_scans() -> None:

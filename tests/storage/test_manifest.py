@@ -1,5 +1,6 @@
 """Manifests: every shipped one reads, what is written reads again, every kind of damage is named."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from bayescade.storage._format_1 import current_settings, current_tensors
 from bayescade.storage.manifest import (
     BlockRecord,
     EndRecord,
+    JointRecord,
     Manifest,
     from_json,
     model_hash,
@@ -92,9 +94,21 @@ def test_a_manifest_reads_as_it_was_written() -> None:
     assert from_json(values) == MANIFEST
 
 
+JOINT = dataclasses.replace(MANIFEST, joint=JointRecord(rounds=3, seconds=4.0, done=False))
+
+
+def test_joint_training_reads_as_it_was_written() -> None:
+    values = json.loads(json.dumps(to_json(JOINT)))
+    assert values["joint"] == {"rounds": 3, "seconds": 4.0, "done": False}
+    assert from_json(values) == JOINT
+    assert "joint" not in to_json(MANIFEST)
+
+
 def test_what_a_manifest_adds_up_to() -> None:
     assert seconds_of(MANIFEST) == 2.0
+    assert seconds_of(JOINT) == 6.0
     assert parts_done(MANIFEST) == 1
+    assert parts_done(JOINT) == 4
     assert warnings_of(MANIFEST) == ["block 1: slow", "block 2 gained nothing"]
 
 
@@ -126,6 +140,10 @@ def test_what_is_not_a_manifest_is_named(tmp_path: Path, text: str) -> None:
         ),
         ({"blocks": [{**to_json(MANIFEST)["blocks"][0], "file": "../a"}]}, "unexpected: 'file' = '../a' in 'blocks'"),
         ({"ended": {"block": 2}}, "missing: 'tries' in 'ended'"),
+        ({"joint": {"rounds": 2, "done": True}}, "missing: 'seconds' in 'joint'"),
+        ({"joint": {"rounds": 2, "seconds": 1.0, "done": 1}}, "unexpected: 'done' = 1 in 'joint'"),
+        ({"joint": {"rounds": "2", "seconds": 1.0, "done": True}}, "unexpected: 'rounds' = '2' in 'joint'"),
+        ({"joint": [2, 1.0, True]}, "expected a table in 'joint', got [2, 1.0, True]"),
     ],
 )
 def test_every_kind_of_damage_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:

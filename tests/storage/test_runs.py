@@ -13,7 +13,7 @@ from bayescade.errors import Failure, UserError
 from bayescade.storage import _format_1
 from bayescade.storage.identity import Identity
 from bayescade.storage.lock import locked
-from bayescade.storage.manifest import read_manifest
+from bayescade.storage.manifest import JointRecord, read_manifest
 from bayescade.storage.packing import pack
 from bayescade.storage.runs import Run
 from bayescade.storage.weights import read_blocks
@@ -181,6 +181,65 @@ def test_a_manifest_is_replaced_not_changed(tmp_path: Path) -> None:
     assert before.ended is None
     assert run.seconds == 6.0
     assert read_manifest(tmp_path) == run.manifest
+
+
+OPTIMISER = {"optimiser.0.step": torch.tensor(7.0)}
+
+
+def save_round(run: Run, rounds: int, done: bool = False) -> None:
+    """Saves two blocks after a round of joint training, with their scores if it is the last."""
+    values = [10.0 * rounds + index for index in range(2)]
+    scores = [{"validation_psnr": value, "gain": 1.0, "warnings": ["slow"]} for value in values]
+    joint = JointRecord(rounds, 2.0 * rounds, done)
+    run.save_together([block(value) for value in values], joint, {} if done else OPTIMISER, scores if done else None)
+
+
+def test_blocks_that_are_trained_together_are_in_one_file(tmp_path: Path) -> None:
+    """Earlier files are deleted, the optimiser is saved until the last round, the scores are those of the last round."""
+    run = filled(tmp_path)
+    assert run.optimiser() == {}
+    before = run.manifest
+    for rounds, done, name in ((1, False, "joint-01"), (2, False, "joint-02"), (2, True, "joint-02-done")):
+        save_round(run, rounds, done)
+        assert [path.name for path in tmp_path.glob("*.safetensors")] == [f"{name}.safetensors"]
+        again = opened(tmp_path)
+        assert again.manifest == run.manifest
+        assert [float(tensors["scale"]) for tensors in again.blocks()] == [10.0 * rounds, 10.0 * rounds + 1]
+        assert again.blocks()[0].keys() == block(0.0).keys()
+        assert again.optimiser() == ({} if done else OPTIMISER)
+        assert again.seconds == 2 + 2.0 * rounds
+        expected = [20.0, 21.0] if done else [20.0, 20.0]
+        assert [record.validation_psnr for record in again.manifest.blocks] == expected
+    assert [record.warnings for record in run.manifest.blocks] == [("slow",), ("slow",)]
+    assert before.joint is None
+    assert before.blocks[0].file == "block-01.safetensors"
+
+
+def test_a_round_that_was_cut_off_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = filled(tmp_path)
+    save_round(run, 1)
+    run.report({"block": 3, "epoch": 1})
+    run.report({"block": 4, "epoch": 2})
+
+    def killed(run: Run) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_write_manifest", killed)  # the file of the round is written, the manifest is not
+        with pytest.raises(KeyboardInterrupt):
+            save_round(run, 2)
+    again = opened(tmp_path)
+    assert again.manifest.joint == JointRecord(1, 2.0, False)
+    assert [float(tensors["scale"]) for tensors in again.blocks()] == [10.0, 11.0]
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"block": 3, "epoch": 1}\n'
+
+
+def test_another_process_does_not_write_the_round(tmp_path: Path) -> None:
+    filled(tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    save_round(Run.open_read_only(tmp_path), 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert read_manifest(tmp_path).joint is None
 
 
 def test_a_problem_that_is_not_a_scan_has_no_geometry(tmp_path: Path) -> None:

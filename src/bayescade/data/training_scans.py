@@ -29,7 +29,7 @@ SMALL_ERRORS = Scanner(
     share=0.2,
 )
 GROUP = 64  # scans that are projected together, at most
-BLOCK_PIXELS = 2**26  # of the objects that are in memory at once; scans of a block are ordered by their size
+BLOCK_PIXELS = 2**26  # of the objects that are in memory at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +37,14 @@ class ScanSettings:
     """What a model for any scan is trained on, and what its blocks see of a scan."""
 
     planes: str = "filtered-residual, noise, coverage"  # inputs of a block beside the gradient (`projectors.any_scan`)
+    tv_iterations: int = 150  # of total variation, which give the first image; 0: the first image is FBP
     scanner: Scanner = SMALL_ERRORS
     geometries: RandomScans = dataclasses.field(default_factory=RandomScans)
 
 
 @dataclasses.dataclass(frozen=True)
 class ScanGroup:
-    """Scans of different geometries, of about the same size."""
+    """Scans of different geometries."""
 
     geometries: list[Geometry]  # one for each scan
     sinogram: Tensor  # (scans, 1, views, bins), padded with zeros
@@ -60,7 +61,7 @@ def scan_groups(
     device: torch.device | str = "cpu",
     group: int = GROUP,
 ) -> Iterator[ScanGroup]:
-    """The scans of the first objects of the source, one for each geometry, in groups of similar size.
+    """The scans of the first objects of the source, one for each geometry, in groups.
 
     What no view sees whole is cut off: there is nothing outside the circle that the detector covers.
     """
@@ -71,10 +72,8 @@ def scan_groups(
         of_block = geometries[first : first + block]
         objects = source.images(first, len(of_block), factor).to(device)
         objects = seen_whole(objects, of_block)
-        order = sorted(range(len(of_block)), key=lambda number: of_block[number].sinogram_shape)
-        for begin in range(0, len(order), group):
-            numbers = order[begin : begin + group]
-            chosen = [of_block[number] for number in numbers]
-            indices = [first + number for number in numbers]
-            scans = scans_with_errors(objects[numbers], chosen, scanner, noise, seed, indices)
-            yield ScanGroup(chosen, scans.sinogram, scans.truth)
+        for begin in range(0, len(of_block), group):
+            chosen = of_block[begin : begin + group]
+            indices = list(range(first + begin, first + begin + len(chosen)))
+            scans = scans_with_errors(objects[begin : begin + group], chosen, scanner, noise, seed, indices)
+            yield ScanGroup(list(chosen), scans.sinogram, scans.truth)

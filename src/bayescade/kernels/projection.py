@@ -254,3 +254,49 @@ def back_project(
                 total += weight[:, None] * value
     offset = ((scan * height + i).to(tl.int64) * width + j)[:, None] * images + n[None, :]
     tl.store(images_out + offset, total, mask=(i < height)[:, None] & (j < width)[:, None] & (n[None, :] < images))
+
+
+@jit
+def transpose_interpolation(
+    images_in,
+    sinograms,  # zeros
+    cosine,
+    sine,
+    numbers,
+    counts,
+    height,
+    width,
+    views,
+    bins,
+    images,
+    PIXELS: tl.constexpr,
+    IMAGES: tl.constexpr,
+):
+    """The transpose of `back_project` with INTERPOLATE, for one view and a tile of pixels: adds to two bins for every pixel."""
+    tiles = tl.cdiv(images, IMAGES)
+    scan = tl.program_id(2) // tiles
+    n = (tl.program_id(2) % tiles) * IMAGES + tl.arange(0, IMAGES)
+    view = tl.program_id(1)
+    own_views, own_bins = tl.load(counts + 2 * scan), tl.load(counts + 2 * scan + 1)
+    if view < own_views:
+        pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+        u_first, u_step = tl.load(numbers + 7 * scan), tl.load(numbers + 7 * scan + 1)
+        q_first, q_step = tl.load(numbers + 7 * scan + 2), tl.load(numbers + 7 * scan + 3)
+        x = pixel // width - (height - 1) / 2.0 + 0.0 * u_first  # float64
+        y = pixel % width - (width - 1) / 2.0 + 0.0 * u_first
+        c, s = tl.load(cosine + scan * views + view), tl.load(sine + scan * views + view)
+        t = x * s - y * c
+        d = q_step - u_step * t
+        b = (x * c + y * s + u_first * t - q_first) / d
+        low = tl.floor(b)
+        k = low.to(tl.int32)
+        dtype = sinograms.dtype.element_ty
+        ratio, above = (q_step / d).to(dtype), (b - low).to(dtype)
+        known = (pixel < height * width)[:, None] & (n < images)[None, :]
+        pointer = images_in + (scan * height * width + pixel).to(tl.int64)[:, None] * images + n[None, :]
+        value = tl.load(pointer, mask=known, other=0.0) * (ratio * ratio)[:, None]
+        first = sinograms + (scan * views + view).to(tl.int64) * bins * images
+        for tap in tl.static_range(2):
+            weight = above if tap == 1 else 1 - above
+            inside = ((k + tap >= 0) & (k + tap < own_bins))[:, None] & known
+            tl.atomic_add(first + ((k + tap) * images)[:, None] + n[None, :], weight[:, None] * value, mask=inside)

@@ -227,3 +227,27 @@ def interpolate_back(sinogram, pad, cosine, sine, numbers, first, last, image):
                 sums[j] += ratio * ratio * (line[k] + distance[j] * (line[k + 1] - line[k]))
         for j in range(width):
             image[row, j] = sums[j]
+
+
+@compiled
+def transpose_interpolation(image, cosine, sine, numbers, first, last, sinogram):
+    """Fills in views first .. last - 1 of the sinogram: the transpose of `interpolate_back`."""
+    height, width = image.shape
+    bins = sinogram.shape[1]
+    for view in range(first, last):
+        c, s = cosine[view], sine[view]
+        sinogram[view] = 0
+        for row in range(height):
+            x = row - (height - 1) / 2
+            for j in range(width):
+                y = j - (width - 1) / 2
+                t = x * s - y * c
+                d = numbers[3] - numbers[1] * t
+                b = (x * c + y * s + numbers[0] * t - numbers[2]) / d
+                low = np.floor(b)
+                value = (numbers[3] / d) ** 2 * image[row, j]
+                k = int(low)
+                if 0 <= k < bins:
+                    sinogram[view, k] += (1 - (b - low)) * value
+                if 0 <= k + 1 < bins:
+                    sinogram[view, k + 1] += (b - low) * value

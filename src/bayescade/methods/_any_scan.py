@@ -41,6 +41,7 @@ class AnyScanModel(Reconstructor):
         self._weights, self._load, self._overrides = weights, load, overrides
         self.device = device
         self._planes = plane_names(str(manifest.settings["scans"].get("planes", "")))
+        self._tv_iterations = int(manifest.settings["scans"].get("tv_iterations", 0))
         self._last: AnyScanReconstructor | None = None
 
     def bound(self, geometry: Geometry) -> "AnyScanReconstructor":
@@ -51,7 +52,8 @@ class AnyScanModel(Reconstructor):
                 f"{type(geometry).__name__}"
             )
         if self._last is None or self._last.scan != geometry:
-            problem = any_scan_problem(ray_transform(in_pixels(geometry), self.device), self._planes)
+            operator = ray_transform(in_pixels(geometry), self.device)
+            problem = any_scan_problem(operator, self._planes, self._tv_iterations)
             inner = self._load(self.name, problem, self.manifest, self._weights, self._overrides)
             self._last = AnyScanReconstructor(inner, problem.operator, geometry)
         return self._last

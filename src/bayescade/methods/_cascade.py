@@ -17,16 +17,17 @@ from bayescade.config import load_settings, settings_from
 from bayescade.errors import UserError
 from bayescade.inference.moments import Estimate
 from bayescade.inference.monte_carlo import InferenceSettings, Sampler, passes_at_once
-from bayescade.methods._cascade_settings import Settings
+from bayescade.methods._cascade_settings import JointlyTrained, Settings
 from bayescade.networks.cascade import Cascade
 from bayescade.physics.problem import InverseProblem
 from bayescade.progress import progress
 from bayescade.results import Reconstruction, Reconstructor, as_data
-from bayescade.storage.manifest import Manifest
+from bayescade.storage.manifest import JointRecord, Manifest
 from bayescade.storage.runs import Run
 from bayescade.storage.weights import INNER, Tensors
 from bayescade.training.distributed import ALONE, ProcessGroup
 from bayescade.training.greedy import Record, Training, train_cascade
+from bayescade.training.joint import Saved, start_blocks, train_jointly
 from bayescade.training.sets import TrainingData
 from bayescade.training.stage import Stage, first_stage, next_stage
 
@@ -46,6 +47,9 @@ def train(
     processes: ProcessGroup = ALONE,
 ) -> None:
     """Trains a cascade and saves its blocks to the run folder; blocks that are already saved are not trained again."""
+    together = isinstance(settings, JointlyTrained) and settings.joint.epochs > 0
+    if together and processes.size > 1:
+        raise UserError("setting joint.epochs: joint training runs in one process; start it without torchrun")
     problem = data.problem
     saved = [load_block(build, settings, problem, tensors).to(problem.device) for tensors in run.blocks()]
     for block in saved:
@@ -66,7 +70,43 @@ def train(
     validation = first_stage(data.validation_sets, batch, memory)
     if data.initial and run.manifest.start is not None and not saved:
         run.set_start({**run.manifest.start, "validation_psnr": start_psnr(build, settings, training, validation)})
-    train_cascade(training, stage, validation, saved, slower=run.manifest.blocks[-1].slower if saved else 0)
+    blocks = saved
+    if together and data.initial and run.manifest.joint is None:
+        blocks = start_blocks(training, (stage, validation), saved)
+    elif run.manifest.joint is None:
+        slower = run.manifest.blocks[-1].slower if saved else 0
+        first = with_mean_weights(training) if together else training
+        blocks = train_cascade(first, stage, validation, saved, slower=slower)
+    if together and blocks:
+        assert isinstance(settings, JointlyTrained)
+        train_together(blocks, (stage, validation), settings, training, run)
+
+
+def with_mean_weights(training: Training) -> Training:
+    """The greedy training without standard deviations: joint training sets them at its end."""
+    return dataclasses.replace(
+        training, settings=dataclasses.replace(training.settings, refit="none", sampling="mean", resample=0)
+    )
+
+
+def train_together(
+    blocks: list[Block],
+    stages: tuple[Stage, Stage],  # training and validation, before the first block
+    settings: JointlyTrained,
+    training: Training,
+    run: Run,
+) -> None:
+    """Trains all blocks together, from the last saved round on."""
+    joint = run.manifest.joint
+    if joint is not None and joint.done:
+        return
+
+    def save(blocks: list[Block], records: list[Record] | None, saved: Saved) -> None:
+        record = JointRecord(saved.rounds, saved.seconds, done=records is not None)
+        run.save_together([block.state_dict() for block in blocks], record, dict(saved.optimiser), records)
+
+    saved = Saved(joint.rounds, joint.seconds, run.optimiser()) if joint is not None else Saved()
+    train_jointly(blocks, stages, settings.joint, training, saved, save)
 
 
 def start_psnr(build: Build, settings: Settings, training: Training, validation: Stage) -> float:
@@ -99,18 +139,25 @@ def load(
         raise UserError(f"{name}: no block is trained yet; run the same train command again")
     for text in overrides:
         if not text.startswith("inference."):
+            known = [f"inference.{field.name}" for field in dataclasses.fields(InferenceSettings)]
+            known += ["blocks"] if manifest.joint is not None else []
             raise UserError(
-                f"--set {text}: settings of the training cannot change after the training; you can set: "
-                + ", ".join(f"inference.{field.name}" for field in dataclasses.fields(InferenceSettings))
+                f"--set {text}: settings of the training cannot change after the training; you can set: {', '.join(known)}"
             )
     settings = load_settings(Settings, overrides=overrides, base=trained_settings)
     inner = [load_block(build, trained_settings, problem, tensors, inner=True) for tensors in weights[:-1]]
     cascade = Cascade([*inner, load_block(build, trained_settings, problem, weights[-1])])
     warning = None
     if manifest.status != "done":
-        blocks = trained_settings.greedy.blocks
-        warning = f"the training of {name} is not finished: {len(weights)} of {blocks} blocks are trained"
+        warning = f"the training of {name} is not finished: {progress_of(manifest, trained_settings)}"
     return TrainedCascade(name, cascade, problem, settings, manifest.geometry, warning)
+
+
+def progress_of(manifest: Manifest, settings: Settings) -> str:
+    """How far a training is, in words."""
+    if manifest.joint is not None:
+        return f"{manifest.joint.rounds} of {manifest.settings['joint']['rounds']} rounds of joint training are done"
+    return f"{len(manifest.blocks)} of {settings.greedy.blocks} blocks are trained"
 
 
 def new_block(build: Build, settings: Settings, problem: InverseProblem, generator: torch.Generator) -> Block:

@@ -8,6 +8,7 @@ from bayescade.errors import UserError
 from bayescade.inference.monte_carlo import InferenceSettings
 from bayescade.training.fit import FitSettings
 from bayescade.training.greedy import GreedySettings
+from bayescade.training.joint import JointSettings
 
 RAMPS = ("band-limited", "shifted")
 
@@ -43,6 +44,13 @@ class Settings:
     inference: InferenceSettings
 
 
+@dataclasses.dataclass(frozen=True)
+class JointlyTrained(Settings):
+    """Settings of a cascade whose blocks are trained together after their greedy training."""
+
+    joint: JointSettings
+
+
 _RECOMMENDED = Settings(
     block=BlockSettings(variance="features"),
     greedy=GreedySettings(),
@@ -61,12 +69,13 @@ _PAPER = Settings(
     inference=InferenceSettings(sampling="activations"),
 )
 
-_ANY = Settings(
+_ANY = JointlyTrained(
     block=BlockSettings(channels=32, memory_channels=4, variance="features"),
-    greedy=GreedySettings(blocks=16),
-    fit=FitSettings(epochs=6, learning_rate=3e-3),
-    data=DataSettings(images=12_000, validation_images=400),
+    greedy=GreedySettings(blocks=16, restarts=0),  # the blocks gain together
+    fit=FitSettings(epochs=1, batch=32, learning_rate=3e-3),
+    data=DataSettings(images=8000, validation_images=400),
     inference=InferenceSettings(),
+    joint=JointSettings(epochs=18, batch=16),
 )
 
 PRESETS: dict[str, Settings] = {

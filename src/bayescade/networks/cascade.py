@@ -46,9 +46,15 @@ def step(runner: BlockRunner, state: State, features: Features, sampling: Sampli
     return State(image, memory, state.per_sample or isinstance(sampling, SampledWeights))
 
 
-def first_iterate(runner: BlockRunner, problem: InverseProblem, y: Tensor, state: State) -> Iterate:
+def first_iterate(
+    runner: BlockRunner,
+    problem: InverseProblem,
+    y: Tensor,
+    state: State,
+    known: Tensor | None = None,  # as for `InverseProblem.inputs`
+) -> Iterate:
     """The input of the first block: x_0, and the features of the first block at x_0."""
-    return Iterate(0, state, runner.features(state, problem.inputs(state.image, y)))
+    return Iterate(0, state, runner.features(state, problem.inputs(state.image, y, known)))
 
 
 def first_state(image: Tensor, memory_channels: int) -> State:
@@ -63,13 +69,15 @@ def iterates(
     y: Tensor,  # (batch, *range_shape)
     start: Iterate,
     samplings: Sequence[Sampling],  # one per block
+    known: Tensor | None = None,  # as for `InverseProblem.inputs`
 ) -> Iterator[Iterate]:
     """The recursion, from `start` to the input of the last block."""
     current = start
     yield current
+    known = problem.known(y) if known is None and start.index + 1 < len(runners) else known
     for index in range(start.index + 1, len(runners)):
         state = step(runners[index - 1], current.state, current.features, samplings[index - 1])
-        current = Iterate(index, state, runners[index].features(state, problem.inputs(state.image, y)))
+        current = Iterate(index, state, runners[index].features(state, problem.inputs(state.image, y, known)))
         yield current
 
 

@@ -9,7 +9,7 @@ which is A'(A u - y / scale) / ||A||^2 for least squares (equation 9 of the pape
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from bayescade.errors import UserError
 from bayescade.physics.fidelity import Fidelity, LeastSquares
 from bayescade.physics.operator import LinearOperator
 
+DataPlane = Callable[[Tensor], Tensor]  # a function of the data, (batch, 1, height, width)
 Plane = Callable[[Tensor, Tensor], Tensor]  # a function of images and data; its result has the shape of the images
 ResidualPlane = Callable[[Tensor], Tensor]  # a function of D'(y, scale A u), which is scale A u - y for least squares
 
@@ -36,6 +37,7 @@ class InverseProblem:
     norm: float | Tensor = 0.0
     planes: tuple[Plane, ...] = ()  # other inputs of a block: functions of (images in units of `scale`, data)
     residual_planes: tuple[ResidualPlane, ...] = ()  # and functions of the residual
+    data_planes: tuple[DataPlane, ...] = ()  # and functions of the data alone, which all blocks share
 
     def __post_init__(self) -> None:
         check_operator(self.operator, self.scans)
@@ -46,7 +48,7 @@ class InverseProblem:
                 raise UserError(f"{name}: expected a number, got {value!r:.60}")
         if not 0 < self.scale < float("inf"):
             raise UserError(f"scale: expected a positive number (the image value that becomes 1), got {self.scale}")
-        for name in ("planes", "residual_planes"):
+        for name in ("planes", "residual_planes", "data_planes"):
             if callable(getattr(self, name)):
                 raise UserError(f"{name}: expected a tuple of functions, e.g. {name}=(f,), got one function")
             object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -69,7 +71,20 @@ class InverseProblem:
     @property
     def input_planes(self) -> int:
         """How many planes `inputs` gives."""
-        return 1 + len(self.planes) + len(self.residual_planes)
+        return 1 + len(self.planes) + len(self.residual_planes) + len(self.data_planes)
+
+    def batch(self, count: int) -> "InverseProblem":
+        """The problem of a batch of so many images, into which `load` puts those of this problem: the same for all images,
+        unless every image has a scan of its own."""
+        return self
+
+    def load(self, other: "InverseProblem", indices: Tensor) -> None:
+        """Takes over what belongs to the images of another problem with these indices, and with the same `exchange`."""
+
+    @property
+    def exchange(self) -> Hashable:
+        """Problems for which this is equal may load the images of each other."""
+        return self
 
     def describe(self) -> dict[str, Any]:
         """The properties that a trained model depends on, as JSON values; functions have no name and are left out."""
@@ -118,24 +133,33 @@ class InverseProblem:
         divisor = norm**2 * self.scale * curvature
         return (self.operator.adjoint(residual) / divisor).reshape(x.shape)
 
+    def known(
+        self,
+        y: Tensor,  # (batch, *range_shape)
+    ) -> Tensor | None:
+        """The planes that depend on the data alone, (batch, planes, height, width); None if there are none."""
+        return torch.cat([function(y) for function in self.data_planes], 1) if self.data_planes else None
+
     def inputs(
         self,
         x: Tensor,  # in units of `scale`: (batch, 1, height, width), or (samples * batch, ...), as for `gradient`
         y: Tensor,  # (batch, *range_shape)
+        known: Tensor | None = None,  # `known(y)`, if it was computed before
     ) -> Tensor:
-        """The inputs of a block at x, (batch, n, height, width): the gradient, the result of each function of `planes`, and of
-        each function of `residual_planes`."""
+        """The inputs of a block at x, (batch, n, height, width): the gradient, then the result of each function of
+        `data_planes`, `planes` and `residual_planes`."""
         residual = self._residual(x, y)
         gradient = self._gradient_of(residual, x, y)
-        if not self.planes and not self.residual_planes:
-            return gradient
-        data = y.repeat(len(x) // len(y), *[1] * (y.ndim - 1))  # repeated for every sample
+        data = y.repeat(len(x) // len(y), *[1] * (y.ndim - 1)) if self.planes else y  # repeated for every sample
         planes = [function(x, data) for function in self.planes]
         planes += [function(residual).reshape(x.shape) for function in self.residual_planes]
         for plane in planes:
             if plane.shape != x.shape:
                 raise UserError(f"planes: expected a plane of shape {tuple(x.shape)}, got {tuple(plane.shape)}")
-        return torch.cat([gradient, *planes], 1)
+        known = self.known(y) if known is None else known
+        if known is not None:
+            planes.insert(0, known.repeat(len(x) // len(y), 1, 1, 1))
+        return torch.cat([gradient, *planes], 1) if planes else gradient
 
 
 def check_operator(operator: Any, scans: int = 1) -> None:

@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-import typing
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from bayescade.config import load_settings
 from bayescade.data.noise import Noise
@@ -18,15 +18,18 @@ from bayescade.data.sources import Source
 from bayescade.data.splits import split_seed
 from bayescade.data.training_scans import GROUP, ScanGroup, ScanSettings, scan_groups
 from bayescade.models import ANY
-from bayescade.physics.geometry import Geometry
+from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
+from bayescade.physics.problem import InverseProblem
 from bayescade.progress import Advance, progress
 from bayescade.projectors import PerImageProjector, ray_transform
 from bayescade.projectors.any_scan import any_scan_problem, image_levels, in_pixels, plane_names
+from bayescade.projectors.first_image import Operator
+from bayescade.projectors.per_image import Room
 from bayescade.seeds import derived_seed
 from bayescade.training.sets import ProblemSet, TrainingData
 from bayescade.training.stage import PASS_PIXELS
 
-SIZES = {96: 0.25, 128: 0.55, 192: 0.12, 256: 0.08}  # edge of the image in pixels, and the share of these images
+SIZES = {96: 0.3, 128: 0.56, 192: 0.09, 256: 0.05}  # edge of the image in pixels, and the share of these images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +59,7 @@ def any_scan_data(
     sets: list[tuple[ProblemSet, ...]] = []
     with progress("simulating scans", sum(counts.values())) as advance:
         for split, count in counts.items():
-            maker = SetMaker(settings.scans, noise, split, split_seed(seed, split), device, objects, advance)
+            maker = SetMaker(settings, noise, split, split_seed(seed, split), device, objects, advance)
             sets.append(maker.of_one(in_pixels(geometry), count) if geometry is not None else maker.of_many(count))
     return TrainingData(sets[0], sets[1])
 
@@ -72,16 +75,17 @@ def any_scan_settings(method: ModuleType, config: str | None, overrides: Sequenc
 
 
 def settings_kind(method: ModuleType) -> Any:
-    """The class of the method's settings with one more part, `scans`."""
-    types = typing.get_type_hints(method.Settings)
-    return dataclasses.make_dataclass("Settings", [*types.items(), ("scans", ScanSettings)], frozen=True)
+    """The class of the settings of the method's preset `any`, with one more part, `scans`."""
+    return dataclasses.make_dataclass(
+        "Settings", [("scans", ScanSettings)], bases=(type(method.preset(ANY)),), frozen=True
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class SetMaker:
     """Makes the sets of one split."""
 
-    scans: ScanSettings
+    settings: Any  # of the method, with the part `scans`
     noise: Noise
     split: str
     seed: int  # of the split
@@ -90,17 +94,21 @@ class SetMaker:
     advance: Advance  # called with the number of scans that are done
 
     def of_many(self, count: int) -> tuple[ProblemSet, ...]:
-        """Sets of random geometries and of several image sizes."""
+        """Sets of random geometries and of several image sizes; a set has fan beams only or parallel beams only."""
         sets: list[ProblemSet] = []
         for size, share in SIZES.items():
             seed = derived_seed(self.seed, size)
             number = max(1, round(share * count))
-            geometries = [random_geometry(self.scans.geometries, (size, size), seed, index) for index in range(number)]
-            for group in self.groups(geometries, seed):
-                operator = PerImageProjector(group.geometries, self.device)
-                levels = image_levels(operator, group.sinogram).reshape(-1, 1, 1, 1)
-                problem = any_scan_problem(operator, plane_names(self.scans.planes))
-                sets.append((problem, group.sinogram / levels, group.truth / levels))
+            settings = self.settings.scans.geometries
+            geometries = [random_geometry(settings, (size, size), seed, index) for index in range(number)]
+            for kind in (FanBeam, ParallelBeam):
+                chosen = [geometry for geometry in geometries if isinstance(geometry, kind)]
+                room = Room.of(chosen) if chosen else None
+                for group in self.groups(chosen, derived_seed(seed, kind.__name__)):
+                    operator = PerImageProjector(group.geometries, self.device, room=room)
+                    y = padded(group.sinogram, operator.range_shape)
+                    levels = image_levels(operator, y).reshape(-1, 1, 1, 1)
+                    sets.append((self.problem(operator), y / levels, group.truth / levels))
         return tuple(sets)
 
     def of_one(self, geometry: Geometry, count: int) -> tuple[ProblemSet, ...]:
@@ -111,16 +119,28 @@ class SetMaker:
             levels = image_levels(operator, group.sinogram).reshape(-1, 1, 1, 1)
             data.append(group.sinogram / levels)
             truths.append(group.truth / levels)
-        return ((any_scan_problem(operator, plane_names(self.scans.planes)), torch.cat(data), torch.cat(truths)),)
+        return ((self.problem(operator), torch.cat(data), torch.cat(truths)),)
 
-    def groups(self, geometries: list[Geometry], seed: int) -> Iterator[ScanGroup]:
+    def problem(self, operator: Operator) -> InverseProblem:
+        """The normalised problem of these scans."""
+        scans = self.settings.scans
+        return any_scan_problem(operator, plane_names(scans.planes), scans.tv_iterations)
+
+    def groups(self, geometries: Sequence[Geometry], seed: int) -> Iterator[ScanGroup]:
         """The scans of these geometries."""
+        if not geometries:
+            return
         shape = geometries[0].image_shape
         source = self.objects.source(shape, self.split, seed, self.device)
         size = max(1, min(GROUP, PASS_PIXELS // math.prod(shape)))
         groups = scan_groups(
-            source, geometries, self.scans.scanner, self.noise, seed=seed, device=self.device, group=size
+            source, geometries, self.settings.scans.scanner, self.noise, seed=seed, device=self.device, group=size
         )
         for group in groups:
             self.advance(len(group.truth))
             yield group
+
+
+def padded(sinogram: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The sinograms with zeros for further views and bins."""
+    return pad(sinogram, (0, shape[-1] - sinogram.shape[-1], 0, shape[-2] - sinogram.shape[-2]))

@@ -29,7 +29,8 @@ from bayescade.training.tensorboard import check_tracker
 
 VALIDATION_PART = 12  # one in this many stored images is for validation
 # Of a training that starts from a model.
-TUNING = {"images": 2000, "validation_images": 100, "epochs": 2, "learning_rate": 1e-3}
+TUNING = {"images": 2000, "validation_images": 100}
+TUNING_RATES = {"epochs": 4, "learning_rate": 3e-4, "rounds": 4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +112,16 @@ def read_start(name: str, method_name: str) -> Start:
     """The model of that name; raises unless it is a model of this method for any scan."""
     folder = model_folder(name)
     manifest = read_manifest(folder) if folder is not None else None
-    if folder is None or manifest is None or not is_for_any_scan(manifest) or manifest.method != method_name:
-        raise UserError(f"--from {name}: expected a model of {method_name} for any scan, e.g. --from any")
+    if (
+        folder is None
+        or manifest is None
+        or not is_for_any_scan(manifest)
+        or manifest.joint is None
+        or manifest.method != method_name
+    ):
+        raise UserError(
+            f"--from {name}: expected a model of {method_name} for any scan whose blocks were trained together, e.g. --from any"
+        )
     return Start(name, manifest, read_blocks(folder, manifest))
 
 
@@ -121,12 +130,11 @@ def tuning_base(method: ModuleType, start: Start) -> Any:
     kind = settings_kind(method)
     parts = {field.name: start.manifest.settings[field.name] for field in dataclasses.fields(kind)}
     base = settings_from(kind, parts)
-    counts = {name: TUNING[name] for name in ("images", "validation_images")}
     return dataclasses.replace(
         base,
-        data=dataclasses.replace(base.data, **counts),
+        data=dataclasses.replace(base.data, **TUNING),
         greedy=dataclasses.replace(base.greedy, blocks=len(start.weights), restarts=0),
-        fit=dataclasses.replace(base.fit, epochs=TUNING["epochs"], learning_rate=TUNING["learning_rate"]),
+        joint=dataclasses.replace(base.joint, **TUNING_RATES),
     )
 
 

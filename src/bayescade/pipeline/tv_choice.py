@@ -1,6 +1,6 @@
 """Total variation with the constant of its weight that is best for validation scans.
 
-The weight of an image is c times the noise of its data (`methods/_tv_weight`). The best c is searched on a geometric grid,
+The weight of an image is c times the noise of its data (`physics/tv_weight`). The best c is searched on a geometric grid,
 which is extended while the best c is at one of its ends; then the two values around the best c are tried.
 """
 
@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from bayescade.methods import tv
-from bayescade.methods._tv_weight import default_weight
 from bayescade.metrics.psnr import psnr
 from bayescade.physics.fidelity import LeastSquares
 from bayescade.physics.ray_transform import RayTransform
+from bayescade.physics.total_variation import batch_last
+from bayescade.physics.tv_weight import default_weight
 
 LEAST, MOST = 0.02, 5.0  # ends of the first grid
 FACTOR, FINE_FACTOR = 1.6, 1.26  # between neighbouring values: of the grid, around its best value
@@ -88,7 +89,7 @@ def tv_images(
     size = max(1, PART_NUMBERS // numbers)
     images, converged = [], []
     for data, factors in zip(sinogram.split(size), constants.split(size), strict=True):
-        data = tv.batch_last(data)
+        data = batch_last(data)
         weights = factors.to(data) * default_weight(operator, norm, fidelity, data, 1.0)
         image, gap = tv.solve(
             operator,

@@ -70,6 +70,20 @@ def interpolated(
     return _back(lines, sinograms, 2, back)
 
 
+def interpolated_transpose(
+    lines: Lines,
+    images: Tensor,  # (images, scans, height, width)
+) -> Tensor:
+    """The transpose of `interpolated`: sinograms (images, scans, views, bins)."""
+    sinograms = images.new_zeros((*images.shape[:2], *lines.sinogram_shape))
+    for scan in range(images.shape[1]):
+        views, bins, numbers = _scan(lines, scan)
+        for index, image in enumerate(images[:, scan]):
+            pixels, filled = image.contiguous().numpy(), sinograms[index, scan, :views, :bins].numpy()
+            in_parts(lambda *part: compiled.transpose_interpolation(pixels, *numbers, *part, filled), views)  # noqa: B023
+    return sinograms
+
+
 def _back(lines: Lines, sinograms: Tensor, margin: int, back: Callable[..., None]) -> Tensor:
     """Calls `back` for every padded sinogram and all rows of pixels."""
     images = sinograms.new_empty((*sinograms.shape[:2], *lines.image_shape))

@@ -14,7 +14,7 @@ def has_matrix_free(device: torch.device) -> bool:
 
 
 def matrix_free_kernels(device: torch.device) -> ModuleType:
-    """`_gpu` or `_cpu`: forward, adjoint, interpolated, derivatives."""
+    """`_gpu` or `_cpu`: forward, adjoint, interpolated and its transpose, derivatives."""
     if device.type != "cpu":
         return gpu
     import bayescade.projectors._cpu as cpu

@@ -55,6 +55,10 @@ class Lines:
         tensors = {name: getattr(self, name).to(device) for name in names}
         return dataclasses.replace(self, **tensors, dtype=dtype)
 
+    def tensors(self) -> list[Tensor]:
+        """What differs between the lines of scans of one kind and of equal shapes: first axis scans."""
+        return [self.cosine, self.sine, self.numbers, self.counts, self.reach, self.factor]
+
     @property
     def directions(self) -> tuple[Tensor, Tensor]:
         """Cosine and sine of the angle of the normal of every ray, (scans, views, bins), or one bin for parallel beams."""
@@ -85,13 +89,16 @@ def scan_lines(
     geometries: Sequence[Geometry],
     angles: Tensor | None = None,  # (scans, views), radians, instead of those of the geometries
     offset: Tensor | None = None,  # (scans,), instead of those of the geometries and in their units
+    sinogram_shape: tuple[int, int] = (0, 0),  # at least so many views and bins
+    taps: int = 0,  # at least so many
 ) -> Lines:
     """The rays of the scans, on the CPU."""
     shape = geometries[0].image_shape
     for geometry in geometries:
         if geometry.image_shape != shape:
             raise UserError(f"geometries: expected one image shape, got {list(shape)} and {list(geometry.image_shape)}")
-    views, bins = (max(geometry.sinogram_shape[axis] for geometry in geometries) for axis in range(2))
+    own_shapes = [geometry.sinogram_shape for geometry in geometries]
+    views, bins = (max(sinogram_shape[axis], *(own[axis] for own in own_shapes)) for axis in range(2))
     view_angles = np.zeros((len(geometries), views))
     numbers = np.empty((len(geometries), 7))
     for number, geometry in enumerate(geometries):
@@ -107,9 +114,9 @@ def scan_lines(
         cosine=torch.from_numpy(cosine),
         sine=torch.from_numpy(sine),
         numbers=torch.from_numpy(numbers),
-        counts=torch.tensor([geometry.sinogram_shape for geometry in geometries], dtype=torch.int32),
+        counts=torch.tensor(own_shapes, dtype=torch.int32),
         reach=torch.from_numpy(reach),
-        taps=most_taps(float(reach.max())),
+        taps=max(taps, most_taps(float(reach.max()))),
         parallel=bool((numbers[:, U_SLOPE] == 0).all()),
     )
 

@@ -16,7 +16,8 @@ Planes that a block may get beside the gradient (`PLANES`), in image units or wi
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import final
 
 import torch
 from torch import Tensor
@@ -26,9 +27,10 @@ from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
 from bayescade.physics.linalg import norms
 from bayescade.physics.noise_level import noise_std
-from bayescade.physics.problem import InverseProblem, Plane
+from bayescade.physics.problem import DataPlane, InverseProblem
 from bayescade.physics.ray_transform import RayTransform
 from bayescade.projectors._lines import scan_lines
+from bayescade.projectors.first_image import FirstImage, Operator, geometries_of, shapes_of
 from bayescade.projectors.per_image import PerImageProjector
 
 PLANES = ("filtered-residual", "noise", "coverage", "coarse")
@@ -36,8 +38,6 @@ LEVEL_SQUARE = 4  # pixels: FBP is averaged over squares of this edge before the
 COARSE_SQUARES = (8, 32)  # pixels
 NORM = 1e-3  # relative tolerance of the norms of scans
 LEAST_NOISE, MOST_NOISE = 1e-6, 10.0  # in image units
-
-Operator = RayTransform | PerImageProjector
 
 
 def plane_names(text: str) -> list[str]:
@@ -74,47 +74,84 @@ def image_levels(
 def any_scan_problem(
     operator: Operator,  # in pixels
     planes: Sequence[str],  # names of `PLANES`
+    tv_iterations: int = 0,  # for the first image, by total variation; 0: FBP
 ) -> InverseProblem:
     """The problem of one scan or of one scan per image; its data are divided by the level of the image."""
-    functions: list[Plane] = []
-    if "noise" in planes:
-        functions.append(noise_plane(operator))
-    if "coverage" in planes:
-        functions += coverage_planes(operator)
-    if "coarse" in planes:
-        functions += [functools.partial(averaged, edge) for edge in COARSE_SQUARES]
-    return InverseProblem(
+    coarse = tuple(functools.partial(averaged, edge) for edge in COARSE_SQUARES if "coarse" in planes)
+    filtered = (operator.fbp,) if "filtered-residual" in planes else ()
+    noise = [noise_plane(operator)] if "noise" in planes else []
+    coverage = coverage_planes(operator) if "coverage" in planes else []
+    kind: type[InverseProblem] = InverseProblem
+    norm: float | Tensor = operator.norm if isinstance(operator, RayTransform) else 0.0
+    if isinstance(operator, PerImageProjector):
+        kind, norm = ScanPerImage, norms(operator, len(operator.geometries), NORM).to(operator.device)
+    return kind(
         operator,
-        norm=norms(operator, len(operator.geometries), NORM)
-        if isinstance(operator, PerImageProjector)
-        else operator.norm,
-        planes=tuple(functions),
-        residual_planes=(operator.fbp,) if "filtered-residual" in planes else (),
+        initial_image=FirstImage(operator, norm, tv_iterations) if tv_iterations else None,
+        norm=norm,
+        planes=coarse,
+        residual_planes=filtered,
+        data_planes=(*noise, *coverage),
     )
 
 
-def noise_plane(operator: Operator) -> Plane:
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScanPerImage(InverseProblem):
+    """A problem in which every image has a scan of its own."""
+
+    def batch(self, count: int) -> "ScanPerImage":
+        """A problem of so many scans, with tensors of its own, into which `load` puts scans of this problem.
+
+        It has no planes of the data: they are those of the scan for which they were computed.
+        """
+        parent = self.operator
+        assert isinstance(parent, PerImageProjector)
+        operator = PerImageProjector(parent.geometries[:count], parent.device, parent.dtype, parent.room)
+        filtered = (operator.fbp,) if self.residual_planes else ()
+        assert isinstance(self.norm, Tensor)
+        return ScanPerImage(operator, norm=self.norm[:count].clone(), planes=self.planes, residual_planes=filtered)
+
+    @property
+    def exchange(self) -> Hashable:
+        assert isinstance(self.operator, PerImageProjector)
+        operator = self.operator
+        return type(operator.geometries[0]), operator.room, operator.domain_shape, operator.range_shape
+
+    def load(self, other: InverseProblem, indices: Tensor) -> None:
+        """Takes over the scans of another problem with these indices."""
+        assert isinstance(self.operator, PerImageProjector)
+        assert isinstance(other.operator, PerImageProjector)
+        assert isinstance(self.norm, Tensor)
+        assert isinstance(other.norm, Tensor)
+        self.operator.load(other.operator, indices)
+        torch.index_select(other.norm, 0, indices, out=self.norm)
+
+
+def noise_plane(operator: Operator) -> DataPlane:
     """log10 of the standard deviation of the noise in FBP, the same in all pixels.
 
     With N views and rays at distance w of white noise s, it is s pi / (w sqrt(12 N)): the taps h of the band-limited ramp
     have w^2 sum h^2 = 1 / (12 w^2). The interpolation between bins lowers it, by less than a factor of 2.
     """
-    geometries = geometries_of(operator)
+    geometries, shapes = geometries_of(operator), shapes_of(operator)
     factors = torch.tensor([math.pi / (g.ray_spacing * math.sqrt(12 * g.views)) for g in geometries])
     factors = factors.to(operator.device, operator.dtype)
-    shapes = [g.sinogram_shape for g in geometries] if len(geometries) > 1 else None
 
-    def plane(x: Tensor, y: Tensor) -> Tensor:
+    def plane(y: Tensor) -> Tensor:
         times = len(y) // len(factors)
         std = noise_std(y, shapes * times if shapes is not None else None) * factors.repeat(times)
-        return torch.log10(std.clamp(LEAST_NOISE, MOST_NOISE)).reshape(-1, 1, 1, 1).expand(x.shape)
+        return torch.log10(std.clamp(LEAST_NOISE, MOST_NOISE)).reshape(-1, 1, 1, 1).expand(-1, *operator.domain_shape)
 
     return plane
 
 
-def coverage_planes(operator: Operator) -> list[Plane]:
+def coverage_planes(operator: Operator) -> list[DataPlane]:
     """How many rays meet a pixel, and the second moment of their directions; computed once."""
-    lines = scan_lines(geometries_of(operator)).to(operator.device, operator.dtype)
+    if isinstance(operator, PerImageProjector):
+        lines = operator.lines
+    else:
+        lines = scan_lines([operator.geometry]).to(operator.device, operator.dtype)
     cosine, sine = (values[:, None].to(operator.dtype) for values in lines.directions)
     ones = torch.ones_like(cosine)
     count, cosine_sum, sine_sum = (
@@ -123,15 +160,10 @@ def coverage_planes(operator: Operator) -> list[Plane]:
     )
     count = count.clamp_min(1e-3)
     maps = [torch.log2(count), cosine_sum / count, sine_sum / count]
-    return [lambda x, y, plane=plane: plane.repeat(len(x) // len(plane), 1, 1, 1) for plane in maps]  # type: ignore[misc]
+    return [lambda y, plane=plane: plane.repeat(len(y) // len(plane), 1, 1, 1) for plane in maps]  # type: ignore[misc]
 
 
 def averaged(edge: int, x: Tensor, y: Tensor) -> Tensor:
     """Means of the images x over squares, interpolated to the size of the images: what a block sees from further away."""
     squares = avg_pool2d(x, edge, ceil_mode=True, count_include_pad=False)
     return interpolate(squares, x.shape[-2:], mode="bilinear", align_corners=False)
-
-
-def geometries_of(operator: Operator) -> Sequence[Geometry]:
-    """The geometries of a batch: one, or one for each image."""
-    return operator.geometries if isinstance(operator, PerImageProjector) else [operator.geometry]

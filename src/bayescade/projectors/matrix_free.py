@@ -3,6 +3,7 @@
 Forward is a sum along each ray, the adjoint a sum over the rays near each pixel: the same weights from one formula
 (`_lines`), so that each is the exact transpose of the other."""
 
+import functools
 import math
 from typing import final
 
@@ -38,19 +39,30 @@ class LinePair:
         flat: Tensor = apply(self.lines, x.reshape(-1, self.scans, *domain))
         return flat.reshape(*x.shape[:-3], 1, *result)
 
-    def interpolated(self, filtered: Tensor) -> Tensor:
-        """The last step of FBP of fan beams, (..., 1, height, width)."""
-        flat: Tensor = self.kernels.interpolated(
-            self.lines, filtered.reshape(-1, self.scans, *self.lines.sinogram_shape)
-        )
-        return flat.reshape(*filtered.shape[:-3], 1, *self.lines.image_shape)
-
     def pose_gradient(self, images: Tensor, sinograms: Tensor) -> tuple[Tensor, Tensor]:
         """Derivatives of <A x, y> with respect to angles (scans, views) and offset (scans,)."""
         x = images.reshape(-1, self.scans, *self.lines.image_shape)
         y = sinograms.reshape(-1, self.scans, *self.lines.sinogram_shape).double()
         by_angle, by_offset = self.kernels.derivatives(self.lines, x)
         return (by_angle * y).sum((0, 3)), (by_offset * y).sum((0, 2, 3))
+
+
+@final
+class InterpolatedPair:
+    """The last step of FBP of fan beams, and its transpose, without autograd."""
+
+    def __init__(self, lines: Lines):
+        self.lines = lines
+        self.scans = lines.cosine.shape[0]
+        self.kernels = matrix_free_kernels(lines.cosine.device)
+
+    def apply(self, x: Tensor, transposed: bool) -> Tensor:
+        """Images of filtered sinograms, or their transpose, (..., scans, 1, *shape)."""
+        shapes = self.lines.sinogram_shape, self.lines.image_shape
+        domain, result = reversed(shapes) if transposed else shapes
+        apply = self.kernels.interpolated_transpose if transposed else self.kernels.interpolated
+        flat: Tensor = apply(self.lines, x.reshape(-1, self.scans, *domain))
+        return flat.reshape(*x.shape[:-3], 1, *result)
 
 
 @final
@@ -135,14 +147,10 @@ def back_projector(operator: RayTransform, geometry: Geometry) -> BackProjection
     """
     kernels = has_matrix_free(operator.device)
     if isinstance(geometry, FanBeam):
-        pair = LinePair(scan_lines([geometry]).to(operator.device, operator.dtype)) if kernels else None
-
-        def interpolated(filtered: Tensor) -> Tensor:
-            if pair is None or filtered.requires_grad:
-                return interpolated_back_projection(geometry, filtered)
-            return pair.interpolated(filtered)
-
-        return interpolated
+        if not kernels:
+            return functools.partial(interpolated_back_projection, geometry)
+        pair = InterpolatedPair(scan_lines([geometry]).to(operator.device, operator.dtype))
+        return lambda filtered: Apply.apply(filtered, pair, False)
     if geometry.bins == operator.geometry.bins:
         return None
     if not kernels:

@@ -36,7 +36,7 @@ def resumed(folder: Path, manifest: Manifest, identity: Identity) -> Manifest:
 
     The manifest of a finished run is returned unchanged, unless the identity has more blocks.
     """
-    if is_longer(manifest, identity):
+    if manifest.joint is None and is_longer(manifest, identity):
         check_trainable(folder, manifest)
         manifest = dataclasses.replace(manifest, settings=identity.settings, status="training", ended=None, scores=None)
     check_same(folder, manifest, identity)

@@ -59,6 +59,15 @@ class EndRecord:
 
 
 @dataclasses.dataclass(frozen=True)
+class JointRecord:
+    """Joint training of all blocks, after their greedy training."""
+
+    rounds: int  # number of finished rounds
+    seconds: float
+    done: bool  # whether it is finished
+
+
+@dataclasses.dataclass(frozen=True)
 class Manifest:
     """The description of a training and its results."""
 
@@ -77,6 +86,7 @@ class Manifest:
     start: dict[str, Any] | None = None
     blocks: tuple[BlockRecord, ...] = ()  # blocks in their order; a network has one record
     ended: EndRecord | None = None  # if the cascade ended before its last block
+    joint: JointRecord | None = None  # if all blocks are trained together after the greedy training
     training_seconds: float | None = None  # of all blocks; None until the training is done
     data_seconds: float | None = None  # time to make the training data
     processes: int = 1  # number of processes of the training
@@ -129,6 +139,8 @@ def from_json(values: Any) -> Manifest:
     values["blocks"] = tuple(from_table(BlockRecord, block, " in 'blocks'") for block in blocks)
     if values.get("ended") is not None:
         values["ended"] = from_table(EndRecord, values["ended"], " in 'ended'")
+    if values.get("joint") is not None:
+        values["joint"] = from_table(JointRecord, values["joint"], " in 'joint'")
     manifest = from_table(Manifest, values)
     check(manifest)
     return manifest
@@ -180,15 +192,21 @@ def check(manifest: Manifest) -> None:
 
 
 def parts_done(manifest: Manifest) -> int:
-    """Number of trained blocks, or of finished rounds of a network; the metrics count both as `block`."""
+    """Number of trained blocks, or of finished rounds of a network; the metrics count both as `block`.
+
+    The rounds of joint training count as further blocks.
+    """
     rounds = manifest.blocks[-1].rounds if manifest.blocks else None
-    return rounds if rounds is not None else len(manifest.blocks)
+    if rounds is not None:
+        return rounds
+    return len(manifest.blocks) + (manifest.joint.rounds if manifest.joint is not None else 0)
 
 
 def seconds_of(manifest: Manifest) -> float:
     """Training time so far, including the time of a block that gained nothing and was dropped."""
     ended = manifest.ended.seconds if manifest.ended is not None else 0.0
-    return sum(block.seconds for block in manifest.blocks) + ended
+    joint = manifest.joint.seconds if manifest.joint is not None else 0.0
+    return sum(block.seconds for block in manifest.blocks) + ended + joint
 
 
 def warnings_of(manifest: Manifest) -> list[str]:

@@ -1,8 +1,8 @@
 """Packs a finished run as a model: all blocks in one file.
 
 The file name contains the start of the hash of its content, so a new file never replaces a file that is in use. Without
-`trainable` the file has only the tensors that reconstruction needs: the variance network of the last block only, and no
-optimiser states.
+`trainable` the file has only the tensors that reconstruction needs: the variance network of the last block only, unless the
+blocks were trained together, and no optimiser states.
 """
 
 import dataclasses
@@ -46,7 +46,8 @@ def pack(
     check_folder(out, MANIFEST, CARD)
     check_packing(out, folder)
     card = read_text(Path(folder) / CARD)
-    content, digest = serialised(packed_tensors(read_blocks(folder, manifest), half=half, trainable=trainable))
+    whole = trainable or manifest.joint is not None  # then the first blocks alone are a cascade too
+    content, digest = serialised(packed_tensors(read_blocks(folder, manifest), half=half, whole=whole))
     target = make_folder(out)
     name = PACKED.format(digest[:8])
     write_bytes(target / name, content)
@@ -60,12 +61,17 @@ def pack(
     return packed
 
 
-def packed_tensors(blocks: Sequence[Tensors], *, half: bool, trainable: bool) -> Tensors:
+def packed_tensors(
+    blocks: Sequence[Tensors],
+    *,
+    half: bool,
+    whole: bool,  # with the variance networks of all blocks
+) -> Tensors:
     """The tensors of all blocks, with the names that they have in the one packed file."""
     tensors: Tensors = {}
     for index, block in enumerate(blocks):
         inner = index + 1 < len(blocks)
-        needed = {key: value for key, value in block.items() if trainable or is_needed(key, inner)}
+        needed = {key: value for key, value in block.items() if whole or is_needed(key, inner)}
         if half:
             needed = {key: value if stays_float32(key, value) else to_float16(value) for key, value in needed.items()}
         tensors |= numbered(index, needed)

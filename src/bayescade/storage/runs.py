@@ -1,7 +1,8 @@
 """Run folders: the files of a training. The training can be resumed, and the folder can be loaded as a model.
 
     manifest.json          what is trained (method, geometry, settings, seed, versions), hash and scores of every block
-    block-01.safetensors   the weights of a block; or network-01.safetensors, a network after round 01 of its training
+    block-01.safetensors   the weights of a block; or network-01.safetensors, a network after round 01 of its training;
+                           or joint-01.safetensors, all blocks after round 01 of their joint training
     metrics.jsonl          one line per epoch
 
 Manifest and weights are written atomically; the manifest names a block only after the file of the block is written. A
@@ -12,7 +13,7 @@ separate files.
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -23,13 +24,21 @@ from bayescade.storage.manifest import (
     MANIFEST,
     BlockRecord,
     EndRecord,
+    JointRecord,
     Manifest,
     parts_done,
     read_manifest,
     seconds_of,
     to_json,
 )
-from bayescade.storage.weights import Tensors, numbered, read_blocks, write_tensors
+from bayescade.storage.weights import (
+    OPTIMISER_PREFIX,
+    Tensors,
+    numbered,
+    read_blocks,
+    read_tensors,
+    write_tensors,
+)
 
 METRICS, CARD = "metrics.jsonl", "card.md"
 
@@ -112,6 +121,35 @@ class Run:
         for file in earlier_files if self.writes else ():
             (self.folder / file).unlink(missing_ok=True)
 
+    def save_together(
+        self,
+        blocks: Sequence[Tensors],
+        joint: JointRecord,
+        optimiser: Tensors,  # state of the optimiser, without which the training could not go on
+        records: Sequence[Mapping[str, Any]] | None = None,  # new scores of the blocks
+    ) -> None:
+        """Saves all blocks in one file after a round of joint training, and deletes their earlier files."""
+        name = f"joint-{joint.rounds:02d}{'-done' if joint.done else ''}.safetensors"
+        tensors = {key: value for index, block in enumerate(blocks) for key, value in numbered(index, block).items()}
+        earlier_files = {block.file for block in self.manifest.blocks}
+        digest = write_tensors(self.folder / name, {**tensors, **optimiser}) if self.writes else ""
+        scores = records if records is not None else [{}] * len(blocks)
+        changed = [
+            dataclasses.replace(block, file=name, sha256=digest, **{key: as_stored(score[key]) for key in score})
+            for block, score in zip(self.manifest.blocks, scores, strict=True)
+        ]
+        self._replace(blocks=tuple(changed), joint=joint)
+        for file in earlier_files - {name} if self.writes else ():
+            (self.folder / file).unlink(missing_ok=True)
+
+    def optimiser(self) -> Tensors:
+        """The state of the optimiser of joint training, empty before its first round."""
+        if self.manifest.joint is None:
+            return {}
+        block = self.manifest.blocks[-1]
+        tensors = read_tensors(self.folder / block.file, block.sha256)
+        return {key: value for key, value in tensors.items() if key.startswith(OPTIMISER_PREFIX)}
+
     def end(self, record: Mapping[str, Any]) -> None:
         """Records that the cascade stops early: the next block gained nothing."""
         self._replace(ended=EndRecord(**{**record, "warnings": tuple(record["warnings"])}))
@@ -164,6 +202,11 @@ class Run:
             if text.endswith("\n") and isinstance(block, int) and block <= done:
                 lines.append(text)
         write_text(path, "".join(lines))
+
+
+def as_stored(value: Any) -> Any:
+    """A list as a tuple: records are immutable."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def new_record(file: str, sha256: str, record: Mapping[str, Any]) -> BlockRecord:

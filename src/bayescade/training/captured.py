@@ -1,7 +1,7 @@
 """A training step that is captured once and replayed as one CUDA graph."""
 
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -23,9 +23,14 @@ class Captured:
         compute: Callable[[], Tensor],
         device: torch.device,
         allowed: bool = True,  # whether to capture: communication between processes cannot be captured
+        share: "Captured | None" = None,  # a function that never runs at the same time: both share their memory
     ):
         self.compute = compute
-        self.stream = torch.cuda.Stream(device) if allowed and device.type == "cuda" else None
+        self.stream: torch.cuda.Stream | None = None
+        self.pool: Any = None
+        if allowed and device.type == "cuda":
+            self.stream = share.stream if share is not None else torch.cuda.Stream(device)
+            self.pool = share.pool if share is not None else torch.cuda.graph_pool_handle()
         self.graph: torch.cuda.CUDAGraph | None = None
         self.calls = 0
         self.value = torch.zeros((), device=device)
@@ -43,7 +48,7 @@ class Captured:
             return self.value
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
-            with no_garbage_collection(), torch.cuda.graph(self.graph, stream=self.stream):
+            with no_garbage_collection(), torch.cuda.graph(self.graph, pool=self.pool, stream=self.stream):
                 self.value = self.compute()
         self.graph.replay()
         return self.value

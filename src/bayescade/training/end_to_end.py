@@ -206,6 +206,13 @@ def optimiser_tensors(optimiser: Adam) -> Tensors:
 def restore(network: nn.Module, optimiser: Adam, tensors: Mapping[str, Tensor]) -> None:
     """Sets the network and the state of the optimiser to the saved tensors."""
     network.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(OPTIMISER_PREFIX)})
+    restore_optimiser(optimiser, tensors)
+
+
+def restore_optimiser(optimiser: Adam, tensors: Mapping[str, Tensor]) -> None:
+    """Sets the state of the optimiser to the saved tensors; nothing is changed if there are none."""
+    if not tensors:
+        return
     for index, parameter in enumerate(optimiser.parameters):
         for name in STATES:
             getattr(optimiser.memory[parameter], name).copy_(tensors[f"{OPTIMISER_PREFIX}{index}.{name}"])

@@ -35,7 +35,12 @@ class RateSettings:
     precision: str = "auto"  # bf16 (mixed precision), tf32 or float32; auto: bf16 on a GPU, else float32
 
     def __post_init__(self) -> None:
-        check_whole(self, "epochs", "batch")
+        check_whole(self, "epochs")
+        self.check_rates()
+
+    def check_rates(self) -> None:
+        """Raises `UserError` unless all settings but the epochs are possible."""
+        check_whole(self, "batch")
         check_positive(self, "learning_rate")
         for name in ("final_learning_rate", "weight_decay", "clip"):
             if not 0 <= getattr(self, name) < math.inf:

@@ -62,21 +62,20 @@ def gradient_noise(operator: RayTransform, operator_norm: float, fidelity: Fidel
         derivative_variance = (noise_std(sinogram) ** 2).reshape(-1, 1, 1, 1).expand_as(sinogram)
     else:
         derivative_variance = curvature  # h_i^2 var_i = h_i
-    squares = operator.adjoint(derivative_variance) * mean_entry(operator)  # n_j^2
+    squares = operator.adjoint(derivative_variance) * mean_entry(operator.geometry)  # n_j^2
     squares = squares.flatten(1)
     measured = squares > 0  # pixels that a ray crosses
     noise = torch.where(measured, squares, torch.nan).nanmedian(1).values.nan_to_num(0).sqrt()
     return noise / (curvature.mean((1, 2, 3)) * operator_norm**2)
 
 
-def mean_entry(operator: RayTransform) -> float:
+def mean_entry(geometry: Geometry) -> float:
     """The mean, over the columns of A, of (sum of the squared entries) / (sum of the entries).
 
     The product of sum_i A_ij v_i and this mean is about sum_i A_ij^2 v_i. In one view the entries of a pixel are
     samples of a triangle of height p / m, where p is the pixel size and m = max(|cos|, |sin|) of the angle. The
     integral of the squared triangle is 2/3 of its height times its area.
     """
-    geometry = operator.geometry
     angles = torch.tensor(geometry.angles)
     height = geometry.pixel_size / torch.maximum(angles.cos().abs(), angles.sin().abs())
     return float(2 / 3 * height.mean())

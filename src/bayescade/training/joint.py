@@ -1,0 +1,187 @@
+"""Joint training of the blocks of a cascade, after their greedy training: gradients pass through all blocks and the operator.
+
+The loss is that of greedy training, `side_by_side`, summed over the blocks. The last block counts most, and the weight falls
+by the factor DECAY from a block to the one before it, so that the first blocks alone are still a cascade. All weights are mean
+weights: the standard deviations are set at the end, by the refit of greedy training, block after block.
+"""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from bayescade.blocks.block import Block
+from bayescade.blocks.convolution import channels_last
+from bayescade.errors import UserError
+from bayescade.progress import progress
+from bayescade.seeds import derived_seed
+from bayescade.training.end_to_end import optimiser_tensors, restore_optimiser
+from bayescade.training.greedy import Record, Training
+from bayescade.training.joint_step import Examples, JointSteps, examples_of
+from bayescade.training.loop import run_epoch
+from bayescade.training.optimiser import (
+    MOST,
+    Adam,
+    Group,
+    RateSettings,
+    check_whole,
+    cudnn_options,
+    precision_on,
+    schedule,
+)
+from bayescade.training.posterior import median_log_std, refit
+from bayescade.training.records import describe
+from bayescade.training.stage import Stage
+from bayescade.training.start import start_from
+
+BATCH_PIXELS = 64 * 128**2  # most pixels of a batch: with larger images the batch is smaller
+
+
+@dataclasses.dataclass(frozen=True)
+class JointSettings(RateSettings):
+    """How all blocks are trained together."""
+
+    epochs: int = 0  # 0: only greedy training
+    batch: int = 32  # images, or fewer if they are large
+    learning_rate: float = 1e-3
+    clip: float = 5.0
+    rounds: int = 10  # number of rounds; the cascade is saved after each round
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epochs <= MOST:
+            raise UserError(f"setting epochs: expected a whole number from 0 to {MOST}, got {self.epochs}")
+        self.check_rates()
+        check_whole(self, "rounds")
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """What is left of an earlier run: the number of its rounds, their time, and the state of the optimiser."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    optimiser: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+
+
+# (tensors of each block, their records, or None if they are those of greedy training; number of rounds, their time, and the
+# state of the optimiser)
+Save = Callable[[list[Block], list[Record] | None, Saved], None]
+
+
+def train_jointly(
+    blocks: Sequence[Block],  # trained greedily; their weights are changed
+    stages: tuple[Stage, Stage],  # training and validation, before the first block
+    settings: JointSettings,
+    training: Training,  # the greedy training
+    saved: Saved,
+    save: Save,
+) -> None:
+    """Trains all blocks together, and then sets the standard deviations of their weights."""
+    for parameter in itertools.chain(*(block.parameters() for block in blocks)):
+        parameter.grad = None  # greedy training leaves those of the standard deviations, and gradients are clipped
+    examples = examples_of(stages[0])
+    optimiser = adam(blocks, settings)
+    restore_optimiser(optimiser, saved.optimiser)
+    steps = JointSteps(blocks, optimiser, settings.clip, precision_on(device_of(blocks), settings.precision) == "bf16")
+    count = len(list(shuffled(examples, settings.batch, training.seed, 0)))
+    rounds = min(settings.rounds, settings.epochs)
+    bounds = [round(number * settings.epochs / rounds) for number in range(rounds + 1)]
+    first = bounds[saved.rounds]
+    rates = itertools.islice(schedule(settings, settings.epochs * count), first * count, None)
+    with progress("joint training", settings.epochs - first) as advance, cudnn_options(settings.precision):
+        for number in range(saved.rounds, rounds):
+            start = time.perf_counter()
+            for epoch in range(bounds[number], bounds[number + 1]):
+                batches = list(shuffled(examples, settings.batch, training.seed, epoch))
+                loss, rate = run_epoch(epoch, batches, steps.load, rates, training.processes)
+                score = validation_psnr(training, blocks, stages[1])
+                line = {"block": len(blocks) + number + 1, "epoch": epoch + 1, "loss": loss, "learning_rate": rate}
+                training.report({**line, "validation_psnr": score})
+                advance(1, f"loss {loss:.4g}, validation {score:.2f} dB")
+            seconds = saved.seconds + time.perf_counter() - start
+            saved = Saved(number + 1, seconds, optimiser_tensors(optimiser))
+            save(list(blocks), None, saved)
+    start = time.perf_counter()
+    records = refit_all(blocks, stages, training)
+    save(list(blocks), records, Saved(rounds, saved.seconds + time.perf_counter() - start))
+
+
+def device_of(blocks: Sequence[Block]) -> torch.device:
+    """The device of the weights."""
+    return next(blocks[0].parameters()).device
+
+
+def adam(blocks: Sequence[Block], settings: JointSettings) -> Adam:
+    """Adam for all parameters but the standard deviations of the weights."""
+    parameters = [
+        parameter
+        for block in blocks
+        for name, parameter in block.named_parameters()
+        if parameter.requires_grad and not name.endswith("log_std")
+    ]
+    return Adam([Group(parameters, settings.weight_decay)])
+
+
+def shuffled(examples: Sequence[Examples], batch: int, seed: int, epoch: int) -> Iterator[tuple[Examples, Tensor]]:
+    """The batches of an epoch in random order; all images of a batch are of one set."""
+    generator = torch.Generator().manual_seed(derived_seed(seed, "joint", epoch))
+    pairs: list[tuple[Examples, Tensor]] = []
+    for part in examples:
+        count = max(1, min(batch, BATCH_PIXELS // part.truth.shape[1:].numel()))
+        order = torch.randperm(len(part.truth), generator=generator).to(part.initial.device)
+        pairs += [(part, indices) for indices in order.split(count)]
+    for index in torch.randperm(len(pairs), generator=generator).tolist():
+        yield pairs[index]
+
+
+def start_blocks(training: Training, stages: tuple[Stage, Stage], done: Sequence[Block]) -> list[Block]:
+    """The blocks of a trained cascade, `Training.initial`, saved one by one as the start of a joint training."""
+    stage, validation = stages
+    blocks: list[Block] = []
+    baseline = validation.psnr()
+    for index, tensors in enumerate(training.initial):
+        if index < len(done):
+            block = done[index]
+        else:
+            block = training.make(torch.Generator().manual_seed(derived_seed(training.seed, "weights", index, 0)))
+            block = block.to(stage.example.device)
+            start_from(block, tensors, stage)
+            channels_last(block)
+        blocks.append(block)
+        stage, validation = training.after(block, index, stage), training.validation_after(block, validation)
+        score = validation.psnr()
+        record = {"validation_psnr": score, "gain": score - baseline, "seconds": 0.0, "warnings": []}
+        if index >= len(done):
+            training.save(index, block, record)
+        baseline = score
+    return blocks
+
+
+def validation_psnr(training: Training, blocks: Sequence[Block], validation: Stage) -> float:
+    """Mean PSNR of the validation images after the last block."""
+    for block in blocks:
+        validation = training.validation_after(block, validation)
+    return validation.psnr()
+
+
+def refit_all(blocks: Sequence[Block], stages: tuple[Stage, Stage], training: Training) -> list[Record]:
+    """Sets the standard deviations of the weights of every block; gives the records of the blocks."""
+    stage, validation = stages
+    records = []
+    settings, batch = training.settings, training.fitting.batch
+    baseline = validation.psnr()
+    for index, block in enumerate(blocks):
+        before = median_log_std(block)
+        if settings.refit != "none":
+            refit(block, stage, settings.temperature, settings.refit == "full", training.runner(stage))
+        record = describe(block, validation, batch, (before, before), settings.refit != "none")
+        stage, validation = training.after(block, index, stage), training.validation_after(block, validation)
+        score = validation.psnr()
+        record |= {"validation_psnr": score, "gain": score - baseline}
+        record["warnings"] = [f"block {index + 1}: {message}" for message in record["warnings"]]
+        records.append(record)
+        baseline = score
+    return records

@@ -1,0 +1,163 @@
+"""One step of joint training: the loss of all blocks, its gradient through the whole cascade, and the update."""
+
+import dataclasses
+import itertools
+from collections.abc import Hashable, Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescade.bayes.gaussian import Gaussian
+from bayescade.blocks.block import Block, Features
+from bayescade.blocks.runner import PlainRunner
+from bayescade.blocks.sampling import MeanWeights
+from bayescade.networks.cascade import Iterate, first_iterate, first_state, iterates
+from bayescade.physics.problem import InverseProblem
+from bayescade.storage.image_store import ImageStore, copy_images
+from bayescade.training.captured import Captured
+from bayescade.training.fit import gradient_parts
+from bayescade.training.losses import image_error, nll
+from bayescade.training.optimiser import Adam, clip_gradients
+from bayescade.training.stage import Stage
+
+DECAY = 0.7  # weight of a block in the loss, divided by that of the next block
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """The images of one problem, with all that does not change during training."""
+
+    problem: InverseProblem
+    y: ImageStore  # (images, *range_shape)
+    initial: Tensor  # (images, 1, height, width)
+    known: Tensor | None  # `InverseProblem.known`
+    truth: Tensor  # (images, 1, height, width), divided by the scale of the problem
+
+
+def examples_of(
+    stage: Stage,  # before the first block
+) -> list[Examples]:
+    """The examples of every problem."""
+    examples = []
+    for group in stage.groups:
+        offset = 0
+        for measured in group.measured:
+            problem, images = measured.problem, slice(offset, offset + len(measured.data))
+            known = None
+            if problem.data_planes:  # they follow the gradient
+                known = group.inputs[images][:, 1 : 1 + len(problem.data_planes)].contiguous()
+            initial = group.state[images][:, :1].contiguous()
+            examples.append(Examples(problem, measured.data, initial, known, group.truth[images]))
+            offset = images.stop
+    return examples
+
+
+@final
+class JointSteps:
+    """The steps of joint training: one for each kind of batch, as each is captured as a CUDA graph of its own."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        optimiser: Adam,
+        clip: float,  # limit of the norm of the gradient
+        mixed: bool,  # whether features are in bfloat16
+    ):
+        self.blocks, self.optimiser, self.clip, self.mixed = blocks, optimiser, clip, mixed
+        self.steps: dict[tuple[Hashable, int], JointStep] = {}
+
+    def load(self, batch: tuple[Examples, Tensor]) -> "JointStep":
+        """The step for a batch, with its images."""
+        examples, indices = batch
+        key = (examples.problem.exchange, len(indices))
+        if key not in self.steps:
+            other = next(iter(self.steps.values()), None)
+            self.steps[key] = JointStep(self, examples, len(indices), other.compute if other is not None else None)
+        self.steps[key].load(examples, indices)
+        return self.steps[key]
+
+    def update(self, value: Tensor) -> None:
+        """Updates all blocks by the gradient of a loss."""
+        self.optimiser.forget_gradients()
+        value.backward()
+        for part in zip(*(gradient_parts(block) for block in self.blocks), strict=True):
+            clip_gradients(list(itertools.chain(*part)), self.clip)
+        self.optimiser.step()
+
+
+@final
+class JointStep:
+    """One step: load a batch, then compute the loss, its gradient and the update."""
+
+    def __init__(
+        self,
+        steps: JointSteps,
+        examples: Examples,  # the first batch is one of them
+        count: int,  # images of a batch
+        share: Captured | None,  # shares its memory
+    ):
+        self.steps = steps
+        self.runners = [PlainRunner(block) for block in steps.blocks]
+        self.problem = examples.problem.batch(count)
+        device = examples.initial.device
+
+        def new(like: ImageStore) -> Tensor:
+            return torch.empty((count, *like.shape[1:]), dtype=like.dtype, device=device)
+
+        self.y, self.initial, self.truth = new(examples.y), new(examples.initial), new(examples.truth)
+        self.known = new(examples.known) if examples.known is not None else None
+        self.compute = Captured(self._compute, device, share=share)
+
+    def load(self, examples: Examples, indices: Tensor) -> None:
+        """Copies the examples with these indices, and the scans of these images."""
+        self.problem.load(examples.problem, indices)
+        copy_images(examples.y, indices, self.y)
+        copy_images(examples.initial, indices, self.initial)
+        copy_images(examples.truth, indices, self.truth)
+        if self.known is not None and examples.known is not None:
+            copy_images(examples.known, indices, self.known)
+
+    def run(self, rate: float) -> Tensor:
+        """Updates the blocks with this learning rate; gives the loss before the update."""
+        self.steps.optimiser.set_rate(rate)
+        return self.compute()
+
+    def _compute(self) -> Tensor:
+        with torch.autocast(self.y.device.type, torch.bfloat16, enabled=self.steps.mixed, cache_enabled=False):
+            value = cascade_loss(self.runners, self.problem, self.y, self.initial, self.known, self.truth)
+        self.steps.update(value)
+        return value.detach()
+
+
+def cascade_loss(
+    runners: Sequence[PlainRunner],
+    problem: InverseProblem,
+    y: Tensor,
+    initial: Tensor,
+    known: Tensor | None,
+    truth: Tensor,
+) -> Tensor:
+    """The weighted sum of the losses of all blocks. The NLL of a block trains only its variance network."""
+    mean = MeanWeights()
+    start = first_iterate(runners[0], problem, y, first_state(initial, runners[0].block.memory_channels), known)
+    total = truth.new_zeros(())
+    before = None
+    for current in iterates(runners, problem, y, start, [mean] * len(runners), known):
+        if before is not None:
+            total = total + block_loss(runners[before.index], before, current.state.image, truth, len(runners))
+        before = current
+    assert before is not None
+    image = runners[-1].image(before.state, before.features, mean)
+    return total + block_loss(runners[-1], before, image, truth, len(runners))
+
+
+def block_loss(runner: PlainRunner, iterate: Iterate, image: Tensor, truth: Tensor, blocks: int) -> Tensor:
+    """The loss of the output of one block, times its weight."""
+    image = image.to(truth.dtype)
+    value = image_error(image, truth)
+    detached = Features(iterate.features.planes.detach(), iterate.features.common.detach())
+    variance = runner.variance(iterate.state, detached, MeanWeights())
+    if variance is not None:
+        value = value + nll(Gaussian(image.detach(), variance.to(truth.dtype)), truth).mean()
+    return DECAY ** (blocks - 1 - iterate.index) * value
