@@ -16,7 +16,7 @@ from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
 from bayescade.physics.ray_transform import RayTransform
 from bayescade.projectors import MatrixFreeProjector, _cpu, _gpu, ray_transform
 from bayescade.projectors._lines import scan_lines
-from bayescade.projectors.matrix_free import InterpolatedPair
+from bayescade.projectors.matrix_free import LinePair
 from tests.conftest import skip
 from tests.geometries import geometries
 
@@ -156,10 +156,10 @@ FANS: list[Geometry] = [
 @pytest.mark.parametrize("scans", [FANS[:1], FANS], ids=["one", "several"])
 def test_the_interpolation_of_fbp_has_its_exact_transpose(scans: list[Geometry]) -> None:
     """<B q, x> = <q, B' x> of every image; q is not zero where sinograms are padded."""
-    pair = InterpolatedPair(scan_lines(scans).to(torch.device("cpu"), torch.float64))
+    pair = LinePair(scan_lines(scans).to(torch.device("cpu"), torch.float64), interpolate=True)
     q = random(2, len(scans), 1, *pair.lines.sinogram_shape) - 0.5
     x = random(2, len(scans), 1, 9, 12, seed=1) - 0.5
-    images, sinograms = pair.apply(q, False), pair.apply(x, True)
+    images, sinograms = pair.apply(q, True), pair.apply(x, False)
     assert bool((sinograms.flatten(2).norm(dim=2) > 1).all())
     left, right = ((one * two).flatten(2).sum(2) for one, two in ((images, x), (q, sinograms)))
     torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)

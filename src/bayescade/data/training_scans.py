@@ -74,6 +74,6 @@ def scan_groups(
         objects = seen_whole(objects, of_block)
         for begin in range(0, len(of_block), group):
             chosen = of_block[begin : begin + group]
-            indices = list(range(first + begin, first + begin + len(chosen)))
+            indices = range(first + begin, first + begin + len(chosen))
             scans = scans_with_errors(objects[begin : begin + group], chosen, scanner, noise, seed, indices)
             yield ScanGroup(list(chosen), scans.sinogram, scans.truth)

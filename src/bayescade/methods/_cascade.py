@@ -68,12 +68,13 @@ def train(
     memory, batch = settings.block.memory_channels, settings.fit.batch
     stage = first_stage(data.training_sets, batch, memory)
     validation = first_stage(data.validation_sets, batch, memory)
-    if data.initial and run.manifest.start is not None and not saved:
-        run.set_start({**run.manifest.start, "validation_psnr": start_psnr(build, settings, training, validation)})
     blocks = saved
-    if together and data.initial and run.manifest.joint is None:
+    if run.manifest.joint is None and together and data.initial:
         blocks = start_blocks(training, (stage, validation), saved)
+        set_start_psnr(run, run.manifest.blocks[-1].validation_psnr)
     elif run.manifest.joint is None:
+        if data.initial and not saved:
+            set_start_psnr(run, start_psnr(build, settings, training, validation))
         slower = run.manifest.blocks[-1].slower if saved else 0
         first = with_mean_weights(training) if together else training
         blocks = train_cascade(first, stage, validation, saved, slower=slower)
@@ -107,6 +108,12 @@ def train_together(
 
     saved = Saved(joint.rounds, joint.seconds, run.optimiser()) if joint is not None else Saved()
     train_jointly(blocks, stages, settings.joint, training, saved, save)
+
+
+def set_start_psnr(run: Run, psnr: float) -> None:
+    """Records the mean PSNR of the validation images by the model from which the training starts."""
+    if run.manifest.start is not None:
+        run.set_start({**run.manifest.start, "validation_psnr": psnr})
 
 
 def start_psnr(build: Build, settings: Settings, training: Training, validation: Stage) -> float:

@@ -23,8 +23,7 @@ from bayescade.physics.problem import InverseProblem
 from bayescade.progress import Advance, progress
 from bayescade.projectors import PerImageProjector, ray_transform
 from bayescade.projectors.any_scan import any_scan_problem, image_levels, in_pixels, plane_names
-from bayescade.projectors.first_image import Operator
-from bayescade.projectors.per_image import Room
+from bayescade.projectors.per_image import Operator, Room
 from bayescade.seeds import derived_seed
 from bayescade.training.sets import ProblemSet, TrainingData
 from bayescade.training.stage import PASS_PIXELS
@@ -59,7 +58,7 @@ def any_scan_data(
     sets: list[tuple[ProblemSet, ...]] = []
     with progress("simulating scans", sum(counts.values())) as advance:
         for split, count in counts.items():
-            maker = SetMaker(settings, noise, split, split_seed(seed, split), device, objects, advance)
+            maker = SetMaker(settings.scans, noise, split, split_seed(seed, split), device, objects, advance)
             sets.append(maker.of_one(in_pixels(geometry), count) if geometry is not None else maker.of_many(count))
     return TrainingData(sets[0], sets[1])
 
@@ -85,7 +84,7 @@ def settings_kind(method: ModuleType) -> Any:
 class SetMaker:
     """Makes the sets of one split."""
 
-    settings: Any  # of the method, with the part `scans`
+    scans: ScanSettings
     noise: Noise
     split: str
     seed: int  # of the split
@@ -99,8 +98,7 @@ class SetMaker:
         for size, share in SIZES.items():
             seed = derived_seed(self.seed, size)
             number = max(1, round(share * count))
-            settings = self.settings.scans.geometries
-            geometries = [random_geometry(settings, (size, size), seed, index) for index in range(number)]
+            geometries = [random_geometry(self.scans.geometries, (size, size), seed, index) for index in range(number)]
             for kind in (FanBeam, ParallelBeam):
                 chosen = [geometry for geometry in geometries if isinstance(geometry, kind)]
                 room = Room.of(chosen) if chosen else None
@@ -123,8 +121,7 @@ class SetMaker:
 
     def problem(self, operator: Operator) -> InverseProblem:
         """The normalised problem of these scans."""
-        scans = self.settings.scans
-        return any_scan_problem(operator, plane_names(scans.planes), scans.tv_iterations)
+        return any_scan_problem(operator, plane_names(self.scans.planes), self.scans.tv_iterations)
 
     def groups(self, geometries: Sequence[Geometry], seed: int) -> Iterator[ScanGroup]:
         """The scans of these geometries."""
@@ -134,7 +131,7 @@ class SetMaker:
         source = self.objects.source(shape, self.split, seed, self.device)
         size = max(1, min(GROUP, PASS_PIXELS // math.prod(shape)))
         groups = scan_groups(
-            source, geometries, self.settings.scans.scanner, self.noise, seed=seed, device=self.device, group=size
+            source, geometries, self.scans.scanner, self.noise, seed=seed, device=self.device, group=size
         )
         for group in groups:
             self.advance(len(group.truth))

@@ -28,10 +28,9 @@ from bayescade.physics.geometry import Geometry
 from bayescade.physics.linalg import norms
 from bayescade.physics.noise_level import noise_std
 from bayescade.physics.problem import DataPlane, InverseProblem
-from bayescade.physics.ray_transform import RayTransform
 from bayescade.projectors._lines import scan_lines
-from bayescade.projectors.first_image import FirstImage, Operator, geometries_of, shapes_of
-from bayescade.projectors.per_image import PerImageProjector
+from bayescade.projectors.first_image import FirstImage
+from bayescade.projectors.per_image import Operator, PerImageProjector, geometries_of, shapes_of
 
 PLANES = ("filtered-residual", "noise", "coverage", "coarse")
 LEVEL_SQUARE = 4  # pixels: FBP is averaged over squares of this edge before the level is read off
@@ -81,10 +80,12 @@ def any_scan_problem(
     filtered = (operator.fbp,) if "filtered-residual" in planes else ()
     noise = [noise_plane(operator)] if "noise" in planes else []
     coverage = coverage_planes(operator) if "coverage" in planes else []
-    kind: type[InverseProblem] = InverseProblem
-    norm: float | Tensor = operator.norm if isinstance(operator, RayTransform) else 0.0
+    kind: type[InverseProblem]
+    norm: float | Tensor
     if isinstance(operator, PerImageProjector):
         kind, norm = ScanPerImage, norms(operator, len(operator.geometries), NORM).to(operator.device)
+    else:
+        kind, norm = InverseProblem, operator.norm
     return kind(
         operator,
         initial_image=FirstImage(operator, norm, tv_iterations) if tv_iterations else None,

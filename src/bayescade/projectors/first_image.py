@@ -6,7 +6,6 @@ the rule of `physics/tv_weight`. c falls with the arc: a strong total variation 
 """
 
 import math
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -16,17 +15,14 @@ from torch import Tensor
 from bayescade.physics.fidelity import LeastSquares
 from bayescade.physics.geometry import Geometry, measured_arc
 from bayescade.physics.noise_level import noise_std
-from bayescade.physics.ray_transform import RayTransform
 from bayescade.physics.total_variation import Problem, after_iterations
 from bayescade.physics.tv_weight import LEAST, mean_entry
-from bayescade.projectors.per_image import PerImageProjector
+from bayescade.projectors.per_image import Operator, geometries_of, shapes_of
 
 # c at these arcs, and between them with log(c) linear: about the best for validation scans of 16 to 180 views.
 ARC_DEGREES, CONSTANTS = (90.0, 120.0), (0.3, 1.5)
 # As in `physics/total_variation`: with this value the image of a limited arc is right sooner, but its gap is small later.
 BALANCE = 3.0
-
-Operator = RayTransform | PerImageProjector
 
 
 @final
@@ -73,15 +69,3 @@ def constant(geometry: Geometry) -> float:
     """c for a geometry."""
     logs = [math.log(value) for value in CONSTANTS]
     return math.exp(float(np.interp(measured_arc(geometry), ARC_DEGREES, logs)))
-
-
-def geometries_of(operator: Operator) -> Sequence[Geometry]:
-    """The geometries of a batch: one, or one for each image."""
-    return operator.geometries if isinstance(operator, PerImageProjector) else [operator.geometry]
-
-
-def shapes_of(operator: Operator) -> list[tuple[int, int]] | None:
-    """Views and bins of the scans of a batch whose sinograms are padded; None if all have one geometry."""
-    if not isinstance(operator, PerImageProjector):
-        return None
-    return [geometry.sinogram_shape for geometry in operator.geometries]

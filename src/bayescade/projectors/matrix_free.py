@@ -24,18 +24,24 @@ COPIES = 3  # memory of a projection divided by that of its input and output
 
 @final
 class LinePair:
-    """Sums along lines and their transpose, for images of one scan or of several, without autograd."""
+    """Sums along lines and their transpose, for images of one scan or of several, without autograd.
 
-    def __init__(self, lines: Lines):
+    With `interpolate`, the last step of FBP of fan beams takes the part of the transpose, and its transpose that of the sums.
+    """
+
+    def __init__(self, lines: Lines, interpolate: bool = False):
         self.lines = lines
         self.scans = lines.cosine.shape[0]
-        self.kernels = matrix_free_kernels(lines.cosine.device)
+        self.kernels = kernels = matrix_free_kernels(lines.cosine.device)
+        self.forward, self.adjoint = kernels.forward, kernels.adjoint
+        if interpolate:
+            self.forward, self.adjoint = kernels.interpolated_transpose, kernels.interpolated
 
     def apply(self, x: Tensor, transposed: bool) -> Tensor:
         """A x or A' x, (..., scans, 1, *shape); images of several scans alternate between the scans."""
         shapes = self.lines.image_shape, self.lines.sinogram_shape
         domain, result = reversed(shapes) if transposed else shapes
-        apply = self.kernels.adjoint if transposed else self.kernels.forward
+        apply = self.adjoint if transposed else self.forward
         flat: Tensor = apply(self.lines, x.reshape(-1, self.scans, *domain))
         return flat.reshape(*x.shape[:-3], 1, *result)
 
@@ -45,24 +51,6 @@ class LinePair:
         y = sinograms.reshape(-1, self.scans, *self.lines.sinogram_shape).double()
         by_angle, by_offset = self.kernels.derivatives(self.lines, x)
         return (by_angle * y).sum((0, 3)), (by_offset * y).sum((0, 2, 3))
-
-
-@final
-class InterpolatedPair:
-    """The last step of FBP of fan beams, and its transpose, without autograd."""
-
-    def __init__(self, lines: Lines):
-        self.lines = lines
-        self.scans = lines.cosine.shape[0]
-        self.kernels = matrix_free_kernels(lines.cosine.device)
-
-    def apply(self, x: Tensor, transposed: bool) -> Tensor:
-        """Images of filtered sinograms, or their transpose, (..., scans, 1, *shape)."""
-        shapes = self.lines.sinogram_shape, self.lines.image_shape
-        domain, result = reversed(shapes) if transposed else shapes
-        apply = self.kernels.interpolated_transpose if transposed else self.kernels.interpolated
-        flat: Tensor = apply(self.lines, x.reshape(-1, self.scans, *domain))
-        return flat.reshape(*x.shape[:-3], 1, *result)
 
 
 @final
@@ -149,8 +137,8 @@ def back_projector(operator: RayTransform, geometry: Geometry) -> BackProjection
     if isinstance(geometry, FanBeam):
         if not kernels:
             return functools.partial(interpolated_back_projection, geometry)
-        pair = InterpolatedPair(scan_lines([geometry]).to(operator.device, operator.dtype))
-        return lambda filtered: Apply.apply(filtered, pair, False)
+        pair = LinePair(scan_lines([geometry]).to(operator.device, operator.dtype), interpolate=True)
+        return lambda filtered: Apply.apply(filtered, pair, True)
     if geometry.bins == operator.geometry.bins:
         return None
     if not kernels:

@@ -18,11 +18,11 @@ from bayescade.physics.filters import apply_ramp
 from bayescade.physics.geometry import FanBeam, Geometry
 from bayescade.physics.linalg import norms
 from bayescade.physics.operator import LinearOperator
-from bayescade.physics.ray_transform import check_input
+from bayescade.physics.ray_transform import RayTransform, check_input
 from bayescade.projectors._autograd import Apply
 from bayescade.projectors._kernels import has_matrix_free
 from bayescade.projectors._lines import Lines, scan_lines
-from bayescade.projectors.matrix_free import InterpolatedPair, LinePair
+from bayescade.projectors.matrix_free import LinePair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +79,7 @@ class FbpPlan:
         wide_shape = (room.views, room.bins + 2 * self.margin) if room.bins else (0, 0)
         lines = scan_lines(wide, sinogram_shape=wide_shape, taps=room.wide_taps).to(device, dtype)
         self.shape = lines.sinogram_shape
-        # The last step: the transpose of the projection of parallel beams, or the interpolation of fan beams.
-        self.transposed = not isinstance(geometries[0], FanBeam)
-        self.pair: LinePair | InterpolatedPair = LinePair(lines) if self.transposed else InterpolatedPair(lines)
+        self.pair = LinePair(lines, interpolate=isinstance(geometries[0], FanBeam))
 
     def tensors(self) -> list[Tensor]:
         """What differs between scans of one room: first axis scans."""
@@ -93,7 +91,7 @@ class FbpPlan:
         wide = pad(scans * self.rays if self.rays is not None else scans, (self.margin, self.margin))
         filtered = apply_ramp(wide, 1.0, window, ramp) * self.views * self.is_measured
         filtered = filtered[..., : self.shape[0], : self.shape[1]].contiguous()
-        return Apply.apply(filtered, self.pair, self.transposed)
+        return Apply.apply(filtered, self.pair, True)
 
 
 def has_ray_weights(weights: Sequence[Weights]) -> bool:
@@ -204,3 +202,18 @@ class PerImageProjector(LinearOperator):
                 f"{what}: expected a batch that is a multiple of {len(self.geometries)}, the number of geometries, got "
                 f"shape {tuple(tensor.shape)}"
             )
+
+
+Operator = RayTransform | PerImageProjector
+
+
+def geometries_of(operator: Operator) -> Sequence[Geometry]:
+    """The geometries of a batch: one, or one for each image."""
+    return operator.geometries if isinstance(operator, PerImageProjector) else [operator.geometry]
+
+
+def shapes_of(operator: Operator) -> list[tuple[int, int]] | None:
+    """Views and bins of the scans of a batch whose sinograms are padded; None if all have one geometry."""
+    if not isinstance(operator, PerImageProjector):
+        return None
+    return [geometry.sinogram_shape for geometry in operator.geometries]

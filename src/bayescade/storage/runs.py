@@ -135,7 +135,7 @@ class Run:
         digest = write_tensors(self.folder / name, {**tensors, **optimiser}) if self.writes else ""
         scores = records if records is not None else [{}] * len(blocks)
         changed = [
-            dataclasses.replace(block, file=name, sha256=digest, **{key: as_stored(score[key]) for key in score})
+            dataclasses.replace(block, file=name, sha256=digest, **as_stored(score))
             for block, score in zip(self.manifest.blocks, scores, strict=True)
         ]
         self._replace(blocks=tuple(changed), joint=joint)
@@ -152,7 +152,7 @@ class Run:
 
     def end(self, record: Mapping[str, Any]) -> None:
         """Records that the cascade stops early: the next block gained nothing."""
-        self._replace(ended=EndRecord(**{**record, "warnings": tuple(record["warnings"])}))
+        self._replace(ended=EndRecord(**as_stored(record)))
 
     @property
     def seconds(self) -> float:
@@ -204,14 +204,14 @@ class Run:
         write_text(path, "".join(lines))
 
 
-def as_stored(value: Any) -> Any:
-    """A list as a tuple: records are immutable."""
-    return tuple(value) if isinstance(value, list) else value
+def as_stored(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with tuples for lists: stored records are immutable."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
 
 
 def new_record(file: str, sha256: str, record: Mapping[str, Any]) -> BlockRecord:
     """The record of a block whose weights are in that file."""
-    return BlockRecord(file=file, sha256=sha256, **{**record, "warnings": tuple(record["warnings"])})
+    return BlockRecord(file=file, sha256=sha256, **as_stored(record))
 
 
 def check_empty(folder: Path) -> None:

@@ -101,13 +101,11 @@ def train_network(
         record = dict(job.saved[1])
         restore(network, optimiser, job.saved[0])
     step = NetworkStep(network, optimiser, training, batch, settings, processes)
-    rounds = min(settings.rounds, settings.epochs)
-    # The first epoch of every round; the last value is the end of the training.
-    bounds = [round(number * settings.epochs / rounds) for number in range(rounds + 1)]
+    bounds = round_bounds(settings.epochs, settings.rounds)
     done = bounds[record["rounds"]]  # epochs of earlier runs
     rates = itertools.islice(schedule(settings, settings.epochs * steps_per_epoch), done * steps_per_epoch, None)
     with progress("training", settings.epochs - done) as advance, cudnn_options(settings.precision):
-        for number in range(record["rounds"], rounds):
+        for number in range(record["rounds"], len(bounds) - 1):
             start = time.perf_counter()
             for epoch in range(bounds[number], bounds[number + 1]):
                 generator = torch.Generator().manual_seed(derived_seed(job.seed, "orders", epoch))
@@ -126,6 +124,12 @@ def train_network(
             seconds = record["seconds"] + time.perf_counter() - start
             record = {"rounds": number + 1, "seconds": seconds, "validation_psnr": score, "warnings": []}
             job.save({**network.state_dict(), **optimiser_tensors(optimiser)}, record)
+
+
+def round_bounds(epochs: int, rounds: int) -> list[int]:
+    """The first epoch of every round, at most one round for each epoch; the last value is the end of the training."""
+    rounds = min(rounds, epochs)
+    return [round(number * epochs / rounds) for number in range(rounds + 1)]
 
 
 @final

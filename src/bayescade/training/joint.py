@@ -18,7 +18,7 @@ from bayescade.blocks.convolution import channels_last
 from bayescade.errors import UserError
 from bayescade.progress import progress
 from bayescade.seeds import derived_seed
-from bayescade.training.end_to_end import optimiser_tensors, restore_optimiser
+from bayescade.training.end_to_end import optimiser_tensors, restore_optimiser, round_bounds
 from bayescade.training.greedy import Record, Training
 from bayescade.training.joint_step import Examples, JointSteps, examples_of
 from bayescade.training.loop import run_epoch
@@ -85,14 +85,15 @@ def train_jointly(
     examples = examples_of(stages[0])
     optimiser = adam(blocks, settings)
     restore_optimiser(optimiser, saved.optimiser)
-    steps = JointSteps(blocks, optimiser, settings.clip, precision_on(device_of(blocks), settings.precision) == "bf16")
+    steps = JointSteps(
+        blocks, optimiser, settings.clip, precision_on(stages[0].example.device, settings.precision) == "bf16"
+    )
     count = len(list(shuffled(examples, settings.batch, training.seed, 0)))
-    rounds = min(settings.rounds, settings.epochs)
-    bounds = [round(number * settings.epochs / rounds) for number in range(rounds + 1)]
+    bounds = round_bounds(settings.epochs, settings.rounds)
     first = bounds[saved.rounds]
     rates = itertools.islice(schedule(settings, settings.epochs * count), first * count, None)
     with progress("joint training", settings.epochs - first) as advance, cudnn_options(settings.precision):
-        for number in range(saved.rounds, rounds):
+        for number in range(saved.rounds, len(bounds) - 1):
             start = time.perf_counter()
             for epoch in range(bounds[number], bounds[number + 1]):
                 batches = list(shuffled(examples, settings.batch, training.seed, epoch))
@@ -106,12 +107,7 @@ def train_jointly(
             save(list(blocks), None, saved)
     start = time.perf_counter()
     records = refit_all(blocks, stages, training)
-    save(list(blocks), records, Saved(rounds, saved.seconds + time.perf_counter() - start))
-
-
-def device_of(blocks: Sequence[Block]) -> torch.device:
-    """The device of the weights."""
-    return next(blocks[0].parameters()).device
+    save(list(blocks), records, Saved(saved.rounds, saved.seconds + time.perf_counter() - start))
 
 
 def adam(blocks: Sequence[Block], settings: JointSettings) -> Adam:
@@ -138,7 +134,10 @@ def shuffled(examples: Sequence[Examples], batch: int, seed: int, epoch: int) ->
 
 
 def start_blocks(training: Training, stages: tuple[Stage, Stage], done: Sequence[Block]) -> list[Block]:
-    """The blocks of a trained cascade, `Training.initial`, saved one by one as the start of a joint training."""
+    """The blocks of a trained cascade, `Training.initial`, saved one by one as the start of a joint training.
+
+    The training images do not pass through them: a cascade that was trained together has the variances of all its blocks.
+    """
     stage, validation = stages
     blocks: list[Block] = []
     baseline = validation.psnr()
@@ -151,7 +150,7 @@ def start_blocks(training: Training, stages: tuple[Stage, Stage], done: Sequence
             start_from(block, tensors, stage)
             channels_last(block)
         blocks.append(block)
-        stage, validation = training.after(block, index, stage), training.validation_after(block, validation)
+        validation = training.validation_after(block, validation)
         score = validation.psnr()
         record = {"validation_psnr": score, "gain": score - baseline, "seconds": 0.0, "warnings": []}
         if index >= len(done):
