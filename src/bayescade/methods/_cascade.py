@@ -163,7 +163,8 @@ def load(
 def progress_of(manifest: Manifest, settings: Settings) -> str:
     """How far a training is, in words."""
     if manifest.joint is not None:
-        return f"{manifest.joint.rounds} of {manifest.settings['joint']['rounds']} rounds of joint training are done"
+        joint = manifest.settings["joint"]
+        return f"{manifest.joint.rounds} of {min(joint['rounds'], joint['epochs'])} rounds of joint training are done"
     return f"{len(manifest.blocks)} of {settings.greedy.blocks} blocks are trained"
 
 
