@@ -25,21 +25,23 @@ from bayescade.pipeline.any_rows import all_rows
 from bayescade.pipeline.benchmark_any import VALIDATION, AnyBenchmark, Bench, row_scans
 from bayescade.storage.manifest import read_manifest
 
-PLANES = "scans.planes=filtered-residual, noise, coverage"
+OTHERS = "filtered-residual, noise, coverage"
 VARIANTS: dict[str, list[str]] = {
     "standard": [],
-    "greedy-only": ["joint.epochs=0"],
+    "greedy-first": ["fit.epochs=1", "fit.learning_rate=1e-3"],
     "fbp-start": ["scans.tv_iterations=0"],
+    "joint-rate-5e-4": ["joint.learning_rate=5e-4"],
     "joint-rate-2e-3": ["joint.learning_rate=2e-3"],
+    "joint-batch-8": ["joint.batch=8"],
     "joint-batch-32": ["joint.batch=32"],
-    "blocks-10": ["greedy.blocks=10"],
+    "blocks-8": ["greedy.blocks=8"],
     "memory-16": ["block.memory_channels=16"],
-    "coarse": [f"{PLANES}, coarse"],
-    "gradient-only": ["scans.planes=", "block.memory_channels=0"],
+    "coarse": [f"scans.planes=level, {OTHERS}, coarse"],
+    "no-level": [f"scans.planes={OTHERS}"],
     "no-memory": ["block.memory_channels=0"],
-    "residual-only": ["scans.planes=filtered-residual"],
-    "no-noise": ["scans.planes=filtered-residual, coverage"],
-    "no-coverage": ["scans.planes=filtered-residual, noise"],
+    "no-filtered-residual": ["scans.planes=level, noise, coverage"],
+    "no-noise": ["scans.planes=level, filtered-residual, coverage"],
+    "no-coverage": ["scans.planes=level, filtered-residual, noise"],
     "width-16": ["block.channels=16"],
     "width-48": ["block.channels=48"],
 }

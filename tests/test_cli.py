@@ -56,13 +56,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayescade.pipeline.demo.TOLERANCE", 0.3)
+    monkeypatch.setattr("bayescade.pipeline.demo.SAMPLES", 4)
     said = answer("demo --out here", capsys)
-    assert said["psnr"] > 44
-    assert said["psnr"] > said["psnr_fbp"] + 20
+    assert said["psnr"] > 39
+    assert said["psnr"] > said["psnr_fbp"] + 15
     assert 0.9 < said["coverage"]["0.9"] <= 1
-    assert said["mc_relative_error"] <= 0.3
     result = Reconstruction.load("here/reconstruction.h5")
+    assert 0.03 < float(result.image.max()) < 0.05  # per millimetre
     assert result.scores is not None
     assert result.scores["psnr"] == [said["psnr"]]
     assert Path("here/figure.png").read_bytes().startswith(b"\x89PNG")

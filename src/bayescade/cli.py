@@ -109,7 +109,7 @@ def demo(
     json_output: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Reconstruct a phantom from 32 noisy views; writes a result file and a figure."""
+    """Reconstruct a phantom from a fan-beam scan of 50 views; writes a result file and a figure."""
     from bayescade.pipeline.demo import demo as run
 
     answer = run(out, device)
@@ -118,8 +118,7 @@ def demo(
         f"{answer['seconds']:.1f} s",
         f"90 % intervals cover {answer['coverage']['0.9']:.1%} of the pixels; "
         f"{answer['epistemic_share']:.2%} of the variance is epistemic",
-        f"{answer['samples']} samples with the last block in closed form: Monte-Carlo error "
-        f"{answer['mc_relative_error']:.1%} of the epistemic std, about the error of {answer['plain_samples']} plain samples",
+        f"{answer['samples']} samples: Monte-Carlo error {answer['mc_relative_error']:.1%} of the epistemic std",
         f"wrote {' and '.join(answer['files'])}",
     ]
     _print_answer(answer, lines, json_output)

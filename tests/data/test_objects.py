@@ -1,5 +1,7 @@
 """Objects to train on: kinds in turn, stored images moved at random, and scans of many geometries."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,20 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from bayescade.data.noise import common_noise, noise_model
-from bayescade.data.objects import PHANTOMS, WITH_STORED, mixed_source, moved_images, rank_in_kind, within_circle
+from bayescade.data.objects import (
+    PHANTOMS,
+    WITH_STORED,
+    mixed_source,
+    moved_images,
+    rank_in_kind,
+    seen_whole,
+    within_circle,
+)
 from bayescade.data.random_scans import RandomScans, radius_seen, random_geometry
 from bayescade.data.scanner import Scanner
 from bayescade.data.training_scans import SMALL_ERRORS, scan_groups
 from bayescade.phantoms import ellipses
+from bayescade.physics.geometry import ParallelBeam
 from bayescade.projectors import ray_transform
 from bayescade.seeds import derived_seed
 
@@ -43,6 +54,15 @@ def test_kinds_follow_their_pattern() -> None:
 
 def test_kept_out_kinds_are_not_among_them() -> None:
     assert not {"text", "bars", "shepp-logan", "random-shepp-logan", "discs-with-holes"} & {*PHANTOMS, *WITH_STORED}
+
+
+def test_what_is_seen_whole_does_not_depend_on_the_unit_of_length() -> None:
+    images = torch.ones(1, 1, 32, 32)
+    pixels = ParallelBeam([0.0, 1.0], 20, image_shape=(32, 32))
+    millimetres = dataclasses.replace(pixels, bin_width=0.5, pixel_size=0.5)
+    cut = seen_whole(images, [pixels])
+    assert 0.25 < float(cut.mean()) < 0.35  # a circle of radius 10
+    assert torch.equal(seen_whole(images, [millimetres]), cut)
 
 
 def test_moved_images_keep_their_mass_up_to_the_zoom() -> None:

@@ -3,6 +3,7 @@
 On a CPU the kernels run through Triton's interpreter; on a GPU as they are.
 """
 
+import dataclasses
 import importlib
 
 import pytest
@@ -15,7 +16,7 @@ from bayescade.bayes.gaussian import Gaussian
 from bayescade.bayes.last_layer import PlainInputs
 from bayescade.blocks.block import Block, BlockSettings, State
 from bayescade.blocks.runner import PlainRunner, plain_prediction
-from bayescade.blocks.sampling import ActivationNoise
+from bayescade.blocks.sampling import ActivationNoise, MeanWeights
 from bayescade.kernels._triton import available
 from bayescade.testing import check_runner
 from tests.conftest import skip
@@ -26,7 +27,7 @@ if not available():
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 JITTER = 1e-3
 
-from bayescade.blocks.fused import FusedRunner, fused_prediction  # noqa: E402
+from bayescade.blocks.fused import FusedRunner, FusedStep, fused_prediction  # noqa: E402
 
 
 def block_of(kind: str, shape: BlockSettings, seed: int, dtype: torch.dtype = torch.float64, planes: int = 1) -> Block:
@@ -167,6 +168,32 @@ def test_what_the_last_layers_see(kind: str, channels: int) -> None:
         expect("mean", ours.output_mean(layer), theirs.output_mean(layer), 1e-12)
         expect("variance", ours.output_variance(layer), theirs.output_variance(layer), 1e-12)
         expect("curvature", ours.curvature(weight**2), theirs.curvature(weight**2), 1e-12)
+
+
+@pytest.mark.parametrize(("memory", "planes", "channels", "seed"), [(0, 1, 3, 0), (2, 3, 5, 1), (3, 17, 20, 2)])
+def test_a_step_of_a_cascade_has_the_gradients_of_the_plain_layers(
+    memory: int, planes: int, channels: int, seed: int
+) -> None:
+    settings = BlockSettings(channels=channels, memory_channels=memory, variance="features")
+    block = block_of("heteroscedastic", settings, seed, planes=planes)
+    state, planes_in, truth, _ = inputs(block, (2, 5, 7), seed)
+    stacked = state.stacked().requires_grad_()
+    planes_in.requires_grad_()
+    gradients = []
+    for runner in (PlainRunner(block), FusedStep(block, torch.float64)):
+        start = State.unstacked(stacked)
+        features = runner.features(start, planes_in)
+        image, rest = runner.image(start, features, MeanWeights()), runner.memory(start, features)
+        detached = dataclasses.replace(features, planes=features.planes.detach(), common=features.common.detach())
+        variance = runner.variance(start, detached, MeanWeights())
+        assert variance is not None
+        loss = ((image - truth) ** 2).sum() + (variance.log() * truth).sum()
+        if rest is not None:
+            loss = loss + (rest * truth).square().sum()
+        wanted = [stacked, planes_in, *(value for name, value in block.named_parameters() if "log_std" not in name)]
+        gradients.append(torch.autograd.grad(loss, wanted))
+    for index, (plain, fused) in enumerate(zip(*gradients, strict=True)):
+        expect(f"gradient {index}", fused, plain, 1e-9)
 
 
 @pytest.mark.slow

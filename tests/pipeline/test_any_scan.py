@@ -37,7 +37,7 @@ SETTINGS = [
     "block.channels=4",
     "block.memory_channels=2",
     "scans.geometries.most_views=20",
-    "scans.planes=filtered-residual, noise, coverage, coarse",
+    "scans.planes=level, filtered-residual, noise, coverage, coarse",
     "joint.epochs=1",
 ]
 SCANS: list[Geometry] = [

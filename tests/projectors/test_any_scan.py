@@ -17,6 +17,7 @@ from bayescade.projectors.any_scan import (
     averaged,
     coverage_planes,
     image_levels,
+    image_units,
     in_pixels,
     plane_names,
 )
@@ -63,6 +64,23 @@ def test_the_level_is_the_value_of_the_object(geometry: Geometry) -> None:
 def test_data_without_an_object_have_level_one() -> None:
     operator = ray_transform(SCANS[0])
     assert float(image_levels(operator, torch.zeros(1, 1, 12, 35))) == 1
+
+
+@pytest.mark.parametrize("geometry", SCANS, ids=["parallel", "arc", "fan"])
+def test_the_unit_is_about_the_error_and_the_plane_leads_back_to_the_level(geometry: Geometry) -> None:
+    operator = ray_transform(geometry)
+    problem = any_scan_problem(operator, ["noise", "level"], tv_iterations=50)
+    assert problem.levelled
+    generator = torch.Generator().manual_seed(0)
+    y = operator(disc(0.7)) + 0.05 * torch.randn(1, 1, *geometry.sinogram_shape, generator=generator)
+    unit = image_units(problem, y)
+    error = (problem.initial(y) - disc(0.7)).square().mean().sqrt()
+    assert 0.2 < float(unit / error) < 5
+    torch.testing.assert_close(image_units(problem, 1000 * y), 1000 * unit, rtol=1e-4, atol=0)
+    plane = problem.data_planes[0](y / unit)
+    torch.testing.assert_close(10**plane, (unit / image_levels(operator, y)).reshape(1, 1, 1, 1).expand_as(plane))
+    without = any_scan_problem(operator, ["noise"])
+    torch.testing.assert_close(image_units(without, y), image_levels(operator, y))
 
 
 @pytest.mark.parametrize("planes", [[], list(PLANES)], ids=["none", "all"])

@@ -163,7 +163,7 @@ def test_a_loss_that_is_not_a_number_stops() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"epochs": 0}, {"batch": 0}, {"learning_rate": 0.0}, {"warm_up": 1.0}, {"precision": "half"}, {"runner": "fast"}],
+    [{"epochs": -1}, {"batch": 0}, {"learning_rate": 0.0}, {"warm_up": 1.0}, {"precision": "half"}, {"runner": "fast"}],
 )
 def test_settings_that_do_not_train(wrong: dict[str, object]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):

@@ -53,7 +53,7 @@ def test_features_that_are_never_there_start_afresh_with_no_say() -> None:
     state, inputs, _ = tensors_of(stage)
     before = block(state, inputs, MeanWeights())
     kept = {name: value.clone() for name, value in block.state_dict().items()}
-    revive(block, fresh, stage, least=1e-6)
+    assert revive(block, fresh, state, inputs, least=1e-6).tolist() == [False, False, True, False]
     after = block(state, inputs, MeanWeights())
     assert torch.allclose(after.mean, before.mean, rtol=0, atol=1e-12)
     assert before.variance is not None

@@ -28,6 +28,9 @@ from bayescade.blocks.sampling import Sampling
 from bayescade.errors import UserError
 
 VARIANCES = ("inputs", "features")
+# Smallest variance in units of the expected error. Without it the variance of an empty pixel, whose error is zero, falls and
+# falls, and the NLL of the first error there outweighs all others.
+LEVELLED_FLOOR = 4e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +171,13 @@ class Variance(nn.Module, ABC):
         return variance, (inputs, information)
 
 
+def level_of(
+    inputs: Tensor,  # (batch, n, height, width): `InverseProblem.inputs` of a levelled problem
+) -> Tensor:
+    """The levels of the images, (batch, 1, height, width): the plane after the gradient is their log10."""
+    return torch.pow(10, inputs[:, 1:2])
+
+
 @final
 class Trunk(nn.Module):
     """Computes the common features: an image branch, an input branch, then convolutions of the outputs of both branches."""
@@ -237,6 +247,7 @@ class Block(nn.Module):
     ):
         super().__init__()
         self.memory_channels = settings.memory_channels
+        self.levelled = False  # see `use_levels`
         self.trunk = trunk
         self.last = last
         self.variance = variance
@@ -253,13 +264,28 @@ class Block(nn.Module):
         """Kullback-Leibler divergence of the distribution of the random weights from the prior."""
         return sum((layer.kl() for layer in self.layers), start=self.last.weight.new_zeros(()))
 
+    def use_levels(self) -> None:
+        """For a levelled problem, see `InverseProblem`."""
+        self.levelled = True
+        if self.variance is not None:
+            self.variance.floor = LEVELLED_FLOOR
+
+    def state_planes(
+        self,
+        state: State,
+        inputs: Tensor,  # (batch, n, height, width): `InverseProblem.inputs`
+    ) -> list[Tensor]:
+        """What the image branch sees: the image, times its level if there is a plane of levels, and the memory."""
+        image, *memory = state.planes()
+        return [image * level_of(inputs) if self.levelled else image, *memory]
+
     def features(
         self,
         state: State,
         inputs: Tensor,  # (batch, n, height, width): `InverseProblem.inputs`
     ) -> Features:
         """The inputs of the last layer and of the variance network."""
-        image, scaled = state.stacked(), inputs * self.input_scale.reshape(-1, 1, 1)
+        image, scaled = torch.cat(self.state_planes(state, inputs), 1), inputs * self.input_scale.reshape(-1, 1, 1)
         return Features(torch.cat([image, scaled], 1), self.trunk(image, scaled))
 
     def next_image(self, state: State, features: Features, sampling: Sampling) -> Tensor:

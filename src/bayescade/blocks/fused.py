@@ -17,7 +17,7 @@ from bayescade.bayes.last_layer import Inputs
 from bayescade.bayes.layers import KERNEL, LastConv
 from bayescade.blocks.block import Block, Features, State, Trunk, Variance
 from bayescade.blocks.convolution import Convolution
-from bayescade.blocks.runner import BlockRunner
+from bayescade.blocks.runner import BlockRunner, StepRunner
 from bayescade.blocks.sampling import SampledWeights, Sampling
 from bayescade.kernels.frame import Frame
 from bayescade.kernels.last_layer import curvature, last_layer, next_image
@@ -50,7 +50,7 @@ def fused_prediction(
     if variance is None or variance.last is None:
         return Gaussian(image, variance.of(None) if variance is not None else None)
     layers = body_layers(block, variance)
-    z, _ = output(layers, features if variance.sees_features else None, variance.last)
+    z, _ = output(layers, features.detach() if variance.sees_features else None, variance.last)
     return Gaussian(image, variance.of(z))
 
 
@@ -155,6 +155,60 @@ class FusedRunner(BlockRunner):
 
 @final
 @dataclasses.dataclass(frozen=True)
+class FeaturesWithOutput(Features):
+    """Features, and the output of the last layer with mean weights."""
+
+    output: Tensor  # (batch, 1, height, width)
+
+
+@final
+class FusedStep(StepRunner):
+    """A block in training by the fused kernels, with mean weights; differentiable in its parameters, state and inputs.
+
+    The variance is differentiable in its parameters only.
+    """
+
+    def __init__(self, block: Block, dtype: torch.dtype):
+        self.block = block
+        self.dtype = dtype
+
+    def features(self, state: State, inputs: Tensor) -> Features:
+        frame = frame_of(state)
+        planes = planes_of(self.block, state, inputs, frame, self.dtype)
+        output, common = self._output(planes, None, trunk_layers(self.block.trunk), self.block.last, frame)
+        return FeaturesWithOutput(planes, common, output)
+
+    def image(self, state: State, features: Features, sampling: Sampling) -> Tensor:
+        assert isinstance(features, FeaturesWithOutput)
+        return relu(state.image + self.block.output_scale * features.output)
+
+    def memory(self, state: State, features: Features) -> Tensor | None:
+        if not self.block.memory_channels:
+            return None
+        channels = frame_of(state).as_images(features.common[0])[:, : self.block.memory_channels]
+        return channels.to(state.image.dtype)
+
+    def variance(self, state: State, features: Features, sampling: Sampling) -> Tensor | None:
+        variance = self.block.variance
+        if variance is None or variance.last is None:
+            return variance.of(None) if variance is not None else None
+        extra = features.common.detach() if variance.sees_features else None
+        layers = body_layers(self.block, variance)
+        z, _ = self._output(features.planes.detach(), extra, layers, variance.last, frame_of(state))
+        return variance.of(z)
+
+    @staticmethod
+    def _output(
+        planes: Tensor, extra: Tensor | None, layers: Sequence[Layer], last: LastConv, frame: Frame
+    ) -> tuple[Tensor, Tensor]:
+        """The output of the last layer after these layers, with mean weights; and the input of the last layer."""
+        weights = last_layout(last.weight)[0]
+        mean, _, features = stack(planes, extra, layers, weights, torch.zeros_like(weights), frame)
+        return as_images(mean, frame, last) + last.bias, features
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class FusedInputs:
     """The input of a last layer for a batch of images, in the layout of the kernels."""
 
@@ -202,7 +256,7 @@ def planes_of(block: Block, state: State, inputs: Tensor, frame: Frame, dtype: t
 
     The shorter of the two lists of planes is padded, with copies of the image, to the length of the longer list.
     """
-    state_planes, input_planes = state.planes(), list(inputs.split(1, 1))
+    state_planes, input_planes = block.state_planes(state, inputs), list(inputs.split(1, 1))
     scales = list(block.input_scale.split(1))
     count = max(len(state_planes), len(input_planes))
     state_padding = [state.image] * (count - len(state_planes))

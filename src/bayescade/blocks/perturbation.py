@@ -97,7 +97,7 @@ class PerturbationRunner(BlockRunner):
 
     def features(self, state: State, inputs: Tensor) -> Features:
         scaled = inputs * self.block.input_scale.reshape(-1, 1, 1)
-        planes = torch.cat([state.stacked(), scaled], 1)
+        planes = torch.cat([*self.block.state_planes(state, inputs), scaled], 1)
         if self.trunk is None:
             trunk = self.block.trunk
             joined = [Weights(*layer) for layer in trunk.joined()]

@@ -17,8 +17,8 @@ from bayescade.blocks.block import Block, Features, State
 from bayescade.blocks.sampling import ActivationNoise, MeanWeights, Sampling
 
 
-class BlockRunner(ABC):
-    """Computes a trained block, for many inputs. `testing.check_runner` tests a new runner."""
+class StepRunner(ABC):
+    """Computes a block in the recursion of a cascade."""
 
     block: Block
 
@@ -44,6 +44,10 @@ class BlockRunner(ABC):
     @abstractmethod
     def variance(self, state: State, features: Features, sampling: Sampling) -> Tensor | None:
         """The aleatoric variance of the next image; None if the block has no variance."""
+
+
+class BlockRunner(StepRunner):
+    """Computes a trained block, for many inputs. `testing.check_runner` tests a new runner."""
 
     @abstractmethod
     def moments(self, state: State, features: Features) -> tuple[Gaussian, Tensor | None]:

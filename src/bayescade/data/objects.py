@@ -102,5 +102,5 @@ def seen_whole(
     geometries: Sequence[Geometry],  # one for each image
 ) -> Tensor:
     """The images without what is outside the circle that every view sees whole."""
-    radii = [2 * radius_seen(geometry) / min(geometry.image_shape) for geometry in geometries]
+    radii = [2 * radius_seen(scan) / (min(scan.image_shape) * scan.pixel_size) for scan in geometries]
     return within_circle(images, radii)

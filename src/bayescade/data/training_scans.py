@@ -36,7 +36,9 @@ BLOCK_PIXELS = 2**26  # of the objects that are in memory at once
 class ScanSettings:
     """What a model for any scan is trained on, and what its blocks see of a scan."""
 
-    planes: str = "filtered-residual, noise, coverage"  # inputs of a block beside the gradient (`projectors.any_scan`)
+    planes: str = (
+        "level, filtered-residual, noise, coverage"  # inputs of a block beside the gradient (`projectors.any_scan`)
+    )
     tv_iterations: int = 150  # of total variation, which give the first image; 0: the first image is FBP
     scanner: Scanner = SMALL_ERRORS
     geometries: RandomScans = dataclasses.field(default_factory=RandomScans)

@@ -55,6 +55,7 @@ def draw_panels(
     geometry: str | None,  # JSON text with the size of a pixel; None: pixels of size 1
     title: str = "",
     unit: str = "pixel",  # unit of the lengths in the geometry
+    value_unit: str = "",  # unit of the image values, for the colour bars
 ) -> None:
     """Writes the rows of panels as a PNG file; x to the right, y up, in the units of the geometry."""
     columns = max(len(row) for row in rows)
@@ -85,6 +86,8 @@ def draw_panels(
             axis.tick_params(labelsize=7)
             bar = figure.colorbar(drawn, ax=axis, shrink=0.85)
             bar.ax.tick_params(labelsize=7)
+            if value_unit:
+                bar.set_label(value_unit, fontsize=8)
     with replacing(path) as partial:
         figure.savefig(partial, format="png", dpi=130)
 

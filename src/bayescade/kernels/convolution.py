@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from bayescade.kernels._triton import Launch, jit, tl
 from bayescade.kernels.frame import Frame, _inside
@@ -66,7 +67,8 @@ def _convolve(
     OUT: tl.constexpr,  # output channels of each group
     IN_STRIDE: tl.constexpr,  # distance in memory between two positions of the features
     OUT_STRIDE: tl.constexpr,  # the same for the output
-    MASK: tl.constexpr,  # if true, set the output to 0 where `mask_by` is not positive; if not, add the bias, apply the ReLU
+    MASK: tl.constexpr,  # whether to set the output to 0 where `mask_by` is not positive
+    RELU: tl.constexpr,  # whether to add the bias and apply the ReLU; not if MASK
     PRECISION: tl.constexpr,
     SUM: tl.constexpr,  # type of sums
     HEIGHT: tl.constexpr,
@@ -99,7 +101,8 @@ def _convolve(
     if MASK:  # `mask_by` is 0 between the pixels, so the output is 0 there, too
         total = tl.where(tl.load(mask_by + out_begin + out_local) > 0, total, 0.0)
     else:
-        total = tl.maximum(total + tl.load(bias + group * OUT + channel)[None, :], 0.0)
+        if RELU:
+            total = tl.maximum(total + tl.load(bias + group * OUT + channel)[None, :], 0.0)
         total = tl.where(_inside((begin + local).to(tl.int32), stop, HEIGHT, WIDTH)[:, None], total, 0.0)
     tl.store(out + out_begin + out_local, total.to(out.dtype.element_ty))
 
@@ -238,6 +241,22 @@ def input_gradient(
     return gradient
 
 
+def plane_gradient(
+    slopes: Tensor,  # (parts, padded positions, channels): gradient with respect to the convolution's output
+    plane_weights: Tensor,  # (groups * planes, 16, out)
+    groups: int,
+    frame: Frame,
+) -> Tensor:
+    """The gradient with respect to the planes, (groups * planes, padded positions): a convolution with flipped weights."""
+    planes = len(plane_weights) // groups
+    columns = max(16, 1 << (planes - 1).bit_length())  # channels of a matrix product
+    taps = plane_weights.unflatten(0, (groups, planes))[:, :, :TAPS].flip(2)  # (groups, planes, 9, out)
+    weights = pad(taps.permute(0, 2, 3, 1), (0, columns - planes))  # (groups, 9, out, columns)
+    gradient = frame.features(groups, columns, slopes)
+    _run_convolve(None, None, slopes, weights, None, None, gradient, frame, groups, columns)
+    return gradient[..., :planes].transpose(1, 2).flatten(0, 1)
+
+
 def _run_convolve(
     planes: Tensor | None,
     plane_weights: Tensor | None,
@@ -269,6 +288,7 @@ def _run_convolve(
         IN_STRIDE=0 if features is None else features.shape[2],
         OUT_STRIDE=output.shape[2],
         MASK=mask_by is not None,
+        RELU=bias is not None,
         PRECISION=precision(output),
         SUM=triton_sum_type(output),
         **frame.shape(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -97,10 +97,15 @@ class Frame:
         dtype: torch.dtype,
         scales: Sequence[Tensor | None] | None = None,  # one factor per plane; None: no factor
     ) -> Tensor:
-        """Copies each tensor to a plane with the layout of the frame, (planes, padded positions)."""
+        """Copies each tensor to a plane with the layout of the frame, (planes, padded positions); differentiable."""
+        planes: Tensor = _Planes.apply(self, dtype, scales or [None] * len(tensors), *tensors)
+        return planes
+
+    def fill_planes(self, tensors: Sequence[Tensor], dtype: torch.dtype, scales: Sequence[Tensor | None]) -> Tensor:
+        """`planes`, without gradients."""
         size = cdiv(self.positions + 2 * self.guard, LAY_OUT.block) * LAY_OUT.block
         planes = tensors[0].new_empty((len(tensors), size), dtype=dtype)
-        for plane, tensor, scale in zip(planes, tensors, scales or [None] * len(tensors), strict=True):
+        for plane, tensor, scale in zip(planes, tensors, scales, strict=True):
             flat = tensor.reshape(self.images, self.height * self.width)
             _lay_out[(size // LAY_OUT.block,)](
                 flat,
@@ -133,3 +138,26 @@ class Frame:
     def shape(self) -> dict[str, int]:
         """Height and width as keyword arguments of a kernel."""
         return {"HEIGHT": self.height, "WIDTH": self.width}
+
+
+class _Planes(torch.autograd.Function):
+    """`Frame.planes`. The scales are not differentiated."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, frame: Frame, dtype: torch.dtype, scales: Sequence[Tensor | None], *tensors: Tensor
+    ) -> Tensor:
+        ctx.frame, ctx.scales, ctx.like = frame, scales, [(tensor.shape, tensor.dtype) for tensor in tensors]
+        return frame.fill_planes(tensors, dtype, scales)
+
+    @staticmethod
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Any, ...]:
+        gradients: list[Tensor | None] = []
+        images = ctx.frame.as_images(slopes.T).unbind(1)
+        for index, (image, scale, (shape, dtype)) in enumerate(zip(images, ctx.scales, ctx.like, strict=True)):
+            gradient = None
+            if ctx.needs_input_grad[3 + index]:
+                gradient = image.to(dtype).reshape(shape)
+                gradient = gradient * scale if scale is not None else gradient
+            gradients.append(gradient)
+        return None, None, None, *gradients

@@ -1,5 +1,5 @@
 """A stack of convolutions with a random last layer, forward and backward by the fused kernels; differentiable in its
-weights.
+weights and its planes.
 
 A block has two such stacks: the image network and the variance network. The kernels need 16 channels or a higher
 power of two, so channels are padded with zeros. `convolution` explains positions, planes, groups and parts. A name
@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bayescade.kernels.convolution import PLANE_TAPS, convolve, input_gradient, plane_weight_gradient, weight_gradient
+from bayescade.kernels.convolution import (
+    PLANE_TAPS,
+    convolve,
+    input_gradient,
+    plane_gradient,
+    plane_weight_gradient,
+    weight_gradient,
+)
 from bayescade.kernels.frame import Frame
 from bayescade.kernels.last_layer import last_layer, last_layer_gradient
 
@@ -98,15 +105,14 @@ def run_layers(
 
 
 def stack(
-    planes: Tensor,  # (planes, padded positions), in the precision of the features; not differentiated
+    planes: Tensor,  # (planes, padded positions), in the precision of the features
     extra: Tensor | None,  # (1, padded positions, in): features for the first layer, not differentiated
     layers: Sequence[Layer],
     weights: Tensor,  # (16 taps, in): means of the weights of the last layer
     variances: Tensor,  # (16 taps, in): variances of these weights
     frame: Frame,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance of the last layer's output without bias, (pixels,) each; and that layer's input, without
-    gradient."""
+    """Mean and variance of the last layer's output without bias, (pixels,) each; and that layer's input."""
     parameters = [tensor for layer in layers for tensor in (layer.planes, layer.weights, layer.bias)]
     outputs: tuple[Tensor, Tensor, Tensor] = _Stack.apply(planes, extra, frame, weights, variances, *parameters)
     return outputs
@@ -130,19 +136,24 @@ class _Stack(torch.autograd.Function):
         )
         ctx.save_for_backward(planes, extra, weights, variances, *parameters, *features)
         ctx.frame, ctx.layer_count = frame, len(layers)
-        ctx.mark_non_differentiable(features[-1])
+        ctx.set_materialize_grads(False)
         return mean, variance, features[-1]
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *slopes: Tensor | None) -> tuple[Any, ...]:
         frame: Frame = ctx.frame
         planes, extra, weights, variances, *rest = ctx.saved_tensors
         parameters, features = rest[: 3 * ctx.layer_count], rest[3 * ctx.layer_count :]
         layers = _layers(parameters)
+        pixels = frame.images * frame.height * frame.width
+        of_output = [slope if slope is not None else weights.new_zeros(pixels) for slope in slopes[:2]]
         slope, last_weight_slope, last_variance_slope = last_layer_gradient(
-            features[-1], weights, variances, frame.planes(slopes[:2], features[-1].dtype), frame
+            features[-1], weights, variances, frame.planes(of_output, features[-1].dtype), frame
         )
+        if slopes[2] is not None:
+            slope += torch.where(features[-1] > 0, slopes[2], 0)
         gradients: list[Tensor | None] = []
+        planes_slope = None
         for index in reversed(range(ctx.layer_count)):
             layer = layers[index]
             groups = len(layer.bias)
@@ -156,7 +167,11 @@ class _Stack(torch.autograd.Function):
             if index:
                 assert layer.weights is not None
                 slope = input_gradient(slope, layer.weights.to(slope.dtype), inputs, frame)
-        return None, None, None, last_weight_slope, last_variance_slope, *gradients
+            elif ctx.needs_input_grad[0]:
+                assert layer.planes is not None
+                planes_slope = plane_gradient(slope, layer.planes.to(slope.dtype), groups, frame)
+                planes_slope = pad(planes_slope, (0, planes.shape[1] - planes_slope.shape[1]))
+        return planes_slope, None, None, last_weight_slope, last_variance_slope, *gradients
 
 
 def _layers(parameters: Sequence[Tensor | None]) -> list[Layer]:

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
+from bayescade.physics.problem import InverseProblem
 from bayescade.projectors import ray_transform
-from bayescade.projectors.any_scan import any_scan_problem, image_levels, in_pixels, plane_names
+from bayescade.projectors.any_scan import any_scan_problem, image_units, in_pixels, plane_names
 from bayescade.results import Reconstruction, Reconstructor, as_data
 from bayescade.storage.manifest import Manifest
 from bayescade.storage.weights import Tensors
 
-AT_ONCE = 32  # scans whose levels are computed at once
+AT_ONCE = 32  # scans whose units are computed at once
 
 # (name, problem, manifest, weights, overrides) -> the trained method
 Load = Callable[[str, Any, Manifest, Sequence[Tensors], Sequence[str]], Reconstructor]
@@ -55,7 +56,7 @@ class AnyScanModel(Reconstructor):
             operator = ray_transform(in_pixels(geometry), self.device)
             problem = any_scan_problem(operator, self._planes, self._tv_iterations)
             inner = self._load(self.name, problem, self.manifest, self._weights, self._overrides)
-            self._last = AnyScanReconstructor(inner, problem.operator, geometry)
+            self._last = AnyScanReconstructor(inner, problem, geometry)
         return self._last
 
     def __call__(
@@ -86,11 +87,11 @@ class AnyScanReconstructor(Reconstructor):
     def __init__(
         self,
         inner: Reconstructor,  # for the geometry in pixels and for normalised data
-        operator: Any,  # the ray transform in pixels
+        problem: InverseProblem,  # in pixels
         scan: Geometry,
     ):
         self.inner = inner
-        self.operator = operator
+        self.problem = problem
         self.scan = scan
         self.name = inner.name
         self.data_shape = inner.data_shape
@@ -100,9 +101,9 @@ class AnyScanReconstructor(Reconstructor):
         return self.inner.parameters
 
     def reconstruct(self, data: Tensor, *, samples: int, seed: int, index: int) -> Reconstruction:
-        normalised, levels = self._normalised(data)
+        normalised, units = self._normalised(data)
         result = self.inner.reconstruct(normalised, samples=samples, seed=seed, index=index)
-        return dataclasses.replace(result.scaled(levels), geometry=self.scan.to_json())
+        return dataclasses.replace(result.scaled(units), geometry=self.scan.to_json())
 
     def sample_images(
         self,
@@ -114,14 +115,14 @@ class AnyScanReconstructor(Reconstructor):
         aleatoric: bool = False,
     ) -> Tensor:
         """Samples of the image, (samples, batch, 1, height, width); `aleatoric` adds aleatoric noise."""
-        normalised, levels = self._normalised(as_data(data, self.data_shape, self.data_name))
+        normalised, units = self._normalised(as_data(data, self.data_shape, self.data_name))
         images: Tensor = self.inner.sample_images(  # type: ignore[attr-defined]
             normalised, samples=samples, seed=seed, index=index, aleatoric=aleatoric
         )
-        return images * levels.reshape(-1, 1, 1, 1)
+        return images * units.reshape(-1, 1, 1, 1)
 
     def _normalised(self, data: Tensor) -> tuple[Tensor, Tensor]:
-        """The data in pixels, divided by the level of each image; and the levels, (batch,)."""
-        data = data.to(self.operator.device) / self.scan.pixel_size
-        levels = torch.cat([image_levels(self.operator, part) for part in data.split(AT_ONCE)])
-        return data / levels.reshape(-1, 1, 1, 1), levels
+        """The data in pixels, divided by the unit of each image; and the units, (batch,)."""
+        data = data.to(self.problem.device) / self.scan.pixel_size
+        units = torch.cat([image_units(self.problem, part) for part in data.split(AT_ONCE)])
+        return data / units.reshape(-1, 1, 1, 1), units

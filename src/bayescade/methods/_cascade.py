@@ -50,6 +50,8 @@ def train(
     together = isinstance(settings, JointlyTrained) and settings.joint.epochs > 0
     if together and processes.size > 1:
         raise UserError("setting joint.epochs: joint training runs in one process; start it without torchrun")
+    if not together and not settings.fit.epochs:
+        raise UserError("setting fit.epochs: expected at least 1, or joint training (joint.epochs), got 0")
     problem = data.problem
     saved = [load_block(build, settings, problem, tensors).to(problem.device) for tensors in run.blocks()]
     for block in saved:
@@ -69,7 +71,7 @@ def train(
     stage = first_stage(data.training_sets, batch, memory)
     validation = first_stage(data.validation_sets, batch, memory)
     blocks = saved
-    if run.manifest.joint is None and together and data.initial:
+    if run.manifest.joint is None and together and (data.initial or not settings.fit.epochs):
         blocks = start_blocks(training, (stage, validation), saved)
         set_start_psnr(run, run.manifest.blocks[-1].validation_psnr)
     elif run.manifest.joint is None:
@@ -171,6 +173,8 @@ def progress_of(manifest: Manifest, settings: Settings) -> str:
 def new_block(build: Build, settings: Settings, problem: InverseProblem, generator: torch.Generator) -> Block:
     """A block with new weights; for the loss of the authors' code also with the jitter of that code."""
     block = build(settings.block, generator, problem.input_planes)
+    if problem.levelled:
+        block.use_levels()
     for layer in block.layers if settings.greedy.loss == "elbo-as-released" else ():
         layer.jitter = JITTER
     return block

@@ -71,11 +71,11 @@ _PAPER = Settings(
 
 _ANY = JointlyTrained(
     block=BlockSettings(channels=32, memory_channels=4, variance="features"),
-    greedy=GreedySettings(blocks=16, restarts=0),  # the blocks gain together
-    fit=FitSettings(epochs=1, batch=32, learning_rate=3e-3),
-    data=DataSettings(images=8000, validation_images=400),
+    greedy=GreedySettings(blocks=12, restarts=0),
+    fit=FitSettings(epochs=0, batch=32),  # no greedy training: the blocks gain together
+    data=DataSettings(images=6000, validation_images=300),
     inference=InferenceSettings(),
-    joint=JointSettings(epochs=18, batch=16),
+    joint=JointSettings(epochs=40, batch=8, rounds=20),
 )
 
 PRESETS: dict[str, Settings] = {

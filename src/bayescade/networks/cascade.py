@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bayescade.bayes.gaussian import Gaussian
 from bayescade.blocks.block import Block, Features, State
-from bayescade.blocks.runner import BlockRunner, PlainRunner
+from bayescade.blocks.runner import BlockRunner, PlainRunner, StepRunner
 from bayescade.blocks.sampling import MeanWeights, SampledWeights, Sampling
 from bayescade.physics.problem import InverseProblem
 
@@ -37,7 +37,7 @@ class Prediction:
     aleatoric: Tensor | None  # aleatoric variance; None if the last block has no variance
 
 
-def step(runner: BlockRunner, state: State, features: Features, sampling: Sampling) -> State:
+def step(runner: StepRunner, state: State, features: Features, sampling: Sampling) -> State:
     """x_{k+1} = relu(x_k + f_k(x_k, inputs)), and the memory for the next block."""
     image = runner.image(state, features, sampling)
     memory = runner.memory(state, features)
@@ -47,7 +47,7 @@ def step(runner: BlockRunner, state: State, features: Features, sampling: Sampli
 
 
 def first_iterate(
-    runner: BlockRunner,
+    runner: StepRunner,
     problem: InverseProblem,
     y: Tensor,
     state: State,
@@ -64,7 +64,7 @@ def first_state(image: Tensor, memory_channels: int) -> State:
 
 
 def iterates(
-    runners: Sequence[BlockRunner],
+    runners: Sequence[StepRunner],
     problem: InverseProblem,
     y: Tensor,  # (batch, *range_shape)
     start: Iterate,

@@ -38,6 +38,9 @@ class InverseProblem:
     planes: tuple[Plane, ...] = ()  # other inputs of a block: functions of (images in units of `scale`, data)
     residual_planes: tuple[ResidualPlane, ...] = ()  # and functions of the residual
     data_planes: tuple[DataPlane, ...] = ()  # and functions of the data alone, which all blocks share
+    # Whether the first of the data planes is log10 of the level of every image: images inside a method are in units of the
+    # error that is expected of them, and a block sees the image times its level.
+    levelled: bool = False
 
     def __post_init__(self) -> None:
         check_operator(self.operator, self.scans)

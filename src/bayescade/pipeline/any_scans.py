@@ -22,13 +22,13 @@ from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
 from bayescade.physics.problem import InverseProblem
 from bayescade.progress import Advance, progress
 from bayescade.projectors import PerImageProjector, ray_transform
-from bayescade.projectors.any_scan import any_scan_problem, image_levels, in_pixels, plane_names
+from bayescade.projectors.any_scan import any_scan_problem, image_units, in_pixels, plane_names
 from bayescade.projectors.per_image import Operator, Room
 from bayescade.seeds import derived_seed
 from bayescade.training.sets import ProblemSet, TrainingData
 from bayescade.training.stage import PASS_PIXELS
 
-SIZES = {96: 0.3, 128: 0.56, 192: 0.09, 256: 0.05}  # edge of the image in pixels, and the share of these images
+SIZES = {96: 0.54, 128: 0.38, 192: 0.05, 256: 0.03}  # edge of the image in pixels, and the share of these images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,19 +105,20 @@ class SetMaker:
                 for group in self.groups(chosen, derived_seed(seed, kind.__name__)):
                     operator = PerImageProjector(group.geometries, self.device, room=room)
                     y = padded(group.sinogram, operator.range_shape)
-                    levels = image_levels(operator, y).reshape(-1, 1, 1, 1)
-                    sets.append((self.problem(operator), y / levels, group.truth / levels))
+                    problem = self.problem(operator)
+                    units = image_units(problem, y).reshape(-1, 1, 1, 1)
+                    sets.append((problem, y / units, group.truth / units))
         return tuple(sets)
 
     def of_one(self, geometry: Geometry, count: int) -> tuple[ProblemSet, ...]:
         """One set of one geometry."""
-        operator = ray_transform(geometry, self.device)
+        problem = self.problem(ray_transform(geometry, self.device))
         data, truths = [], []
         for group in self.groups([geometry] * count, self.seed):
-            levels = image_levels(operator, group.sinogram).reshape(-1, 1, 1, 1)
-            data.append(group.sinogram / levels)
-            truths.append(group.truth / levels)
-        return ((self.problem(operator), torch.cat(data), torch.cat(truths)),)
+            units = image_units(problem, group.sinogram).reshape(-1, 1, 1, 1)
+            data.append(group.sinogram / units)
+            truths.append(group.truth / units)
+        return ((problem, torch.cat(data), torch.cat(truths)),)
 
     def problem(self, operator: Operator) -> InverseProblem:
         """The normalised problem of these scans."""

@@ -1,4 +1,4 @@
-"""`bayescade demo`: a phantom from 32 noisy views, reconstructed by a shipped cascade, scored and drawn."""
+"""`bayescade demo`: a phantom from a fan-beam scan of 50 views, in millimetres, reconstructed by the model for any scan."""
 
 import dataclasses
 import math
@@ -6,21 +6,38 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bayescade.data.noise import Noise
+import torch
+from torch import Tensor
+
+from bayescade.data.noise import Noise, noise_model
+from bayescade.data.objects import seen_whole
+from bayescade.data.scanner import Scanner
 from bayescade.data.simulate import scan_batches
-from bayescade.data.sources import image_source
+from bayescade.data.sources import Source, image_source
 from bayescade.devices import choose_device
 from bayescade.figures.panels import Panel, draw_panels, reconstruction_panels
-from bayescade.models import load_model
-from bayescade.physics.cases import case_geometry
+from bayescade.models import ANY_MODEL, load_model
+from bayescade.physics.geometry import FanBeam
 from bayescade.pipeline.scores import image_scores, result_scores, uncertainty_row
 from bayescade.storage.files import check_folder, make_folder
 
 FILES = ("reconstruction.h5", "figure.png")
-CASE, MODEL, SEED = "sparse-32", "bdgd-plus/sparse-32", 5
-PLAIN_SAMPLES = 100  # Monte-Carlo samples in the paper
-# Relative standard error of a standard deviation that is estimated from PLAIN_SAMPLES Gaussian samples.
-TOLERANCE = 1 / math.sqrt(2 * PLAIN_SAMPLES)
+SEED = 5
+SAMPLES = 20
+VIEWS, PHOTONS = 50, 2e4
+VALUE = 0.04  # per millimetre: the largest attenuation of the phantom; about that of bone at 80 keV
+SCANNER = Scanner(grid_factor=3, rays_per_bin=2)  # the data are not simulated on the grid of the reconstruction
+
+
+def demo_geometry() -> FanBeam:
+    """A full circle of views; lengths in millimetres."""
+    angles = [2 * math.pi * view / VIEWS for view in range(VIEWS)]
+    return FanBeam(angles, 160, 0.65, 0.0, 0.5, (128, 128), source_origin=250.0, source_detector=375.0)
+
+
+def demo_noise() -> Noise:
+    """Counted photons, for images in 1 / mm."""
+    return noise_model("poisson", [f"photons={PHOTONS}", "attenuation=1.0"])
 
 
 def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
@@ -28,31 +45,39 @@ def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
     check_folder(out, *FILES)
     torch_device = choose_device(device)
     folder = make_folder(out)
-    geometry = case_geometry(CASE)
-    source = image_source("ellipses", geometry.image_shape, seed=SEED, device=torch_device)
-    (scans,) = scan_batches(source, geometry, Noise(), seed=SEED, count=1, device=torch_device)
+    geometry = demo_geometry()
+    phantoms = image_source("ellipses", geometry.image_shape, seed=SEED, device=torch_device)
+
+    def images(first: int, count: int, supersample: int) -> Tensor:
+        return VALUE * seen_whole(phantoms.images(first, count, supersample), [geometry] * count)
+
+    (scans,) = scan_batches(
+        Source(images, 1, None), geometry, demo_noise(), seed=SEED, count=1, scanner=SCANNER, device=torch_device
+    )
     back_projection = load_model("fbp", geometry, device=torch_device)(scans.sinogram).image
     start = time.perf_counter()
-    model = load_model(MODEL, geometry, settings=[f"inference.tolerance={TOLERANCE}"], device=torch_device)
-    result = model(scans.sinogram, samples=10 * PLAIN_SAMPLES, seed=SEED)
+    result = load_model(ANY_MODEL, geometry, device=torch_device)(scans.sinogram, samples=SAMPLES, seed=SEED)
     seconds = time.perf_counter() - start
-    scores = result_scores(result, scans.truth)
+    in_range = torch.full((1,), 1 / VALUE, device=torch_device)  # scores are those of images from 0 to 1
+    scores = result_scores(result.scaled(in_range), scans.truth / VALUE)
     uncertainty = uncertainty_row(scores)
     assert uncertainty is not None
-    fbp_psnr = image_scores(back_projection, scans.truth)["psnr"][0]
+    fbp_psnr = image_scores(back_projection / VALUE, scans.truth / VALUE)["psnr"][0]
     result = dataclasses.replace(result, truth=scans.truth, scores=scores)
     result.save(folder / "reconstruction.h5")
 
     title = (
-        f"{MODEL} from {geometry.views} views with 1 % noise: PSNR {scores['psnr'][0]:.2f} dB, "
-        f"90 % intervals cover {uncertainty['coverage']['0.9']:.1%} of the pixels"
+        f"{ANY_MODEL} from a fan beam, {VIEWS} views, {PHOTONS:g} photons per bin: "
+        f"PSNR {scores['psnr'][0]:.2f} dB, 90 % intervals cover {uncertainty['coverage']['0.9']:.1%} of the pixels"
     )
     truth, image, error, *stds = reconstruction_panels(result)
     fbp = Panel(f"FBP, {fbp_psnr:.2f} dB", back_projection[0, 0].cpu().numpy())
-    draw_panels([[truth, fbp, image], [error, *stds]], folder / "figure.png", result.geometry, title)
+    panels = [[truth, fbp, image], [error, *stds]]
+    draw_panels(panels, folder / "figure.png", result.geometry, title, unit="mm", value_unit="attenuation (1/mm)")
     return {
-        "model": MODEL,
-        "case": CASE,
+        "model": ANY_MODEL,
+        "views": VIEWS,
+        "photons": PHOTONS,
         "psnr": scores["psnr"][0],
         "psnr_fbp": fbp_psnr,
         "ssim": scores["ssim"][0],
@@ -61,7 +86,6 @@ def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
         "epistemic_share": uncertainty["epistemic_share"],
         "samples": result.samples,
         "mc_relative_error": uncertainty["mc_relative_error"],
-        "plain_samples": PLAIN_SAMPLES,
         "seconds": seconds,
         "files": [str(Path(folder) / name) for name in FILES],
     }

@@ -1,12 +1,15 @@
 """Any scan as one kind of problem: lengths in pixels, image values near 1, and planes that say what the scan is like.
 
-With p the pixel size and c the level of the image (about its values where the object is), a method sees the image x / c, the
-data y / (c p) and the geometry in pixels: units do not matter, and a scan of other units has the same answer in its units.
+With p the pixel size and c the unit of the image, a method sees the image x / c, the data y / (c p) and the geometry in pixels:
+units do not matter, and a scan of other units has the same answer in its units. The unit is the level of the image (about its
+values where the object is). With the plane `level` it is the error that is expected of the first image, so that corrections of
+good and of bad scans are of one size, and the plane tells how large the image is in this unit.
 
 Planes that a block may get beside the gradient (`PLANES`), in image units or without units:
 
 | name | planes | what |
 |---|---|---|
+| `level` | 1 | log10 of 1 / level of the image in its unit; blocks see the image divided by its level |
 | `filtered-residual` | 1 | FBP of A x - y |
 | `noise` | 1 | log10 of the standard deviation that the noise of the data gives FBP (estimated from the data) |
 | `coverage` | 3 | log2 of the number of rays that meet the pixel; mean of cos 2t and sin 2t over these rays, t their angle |
@@ -32,8 +35,12 @@ from bayescade.projectors._lines import scan_lines
 from bayescade.projectors.first_image import FirstImage
 from bayescade.projectors.per_image import Operator, PerImageProjector, geometries_of, shapes_of
 
-PLANES = ("filtered-residual", "noise", "coverage", "coarse")
+PLANES = ("level", "filtered-residual", "noise", "coverage", "coarse")
 LEVEL_SQUARE = 4  # pixels: FBP is averaged over squares of this edge before the level is read off
+LEVEL_ITERATIONS = 40  # of total variation, to estimate the error of the first image
+# Ratio of the error of the first image to the distance between FBP and total variation: the geometric mean over 192 scans.
+ERROR_RATIO = 0.33
+LEAST_ERROR = 1e-4  # of the level of the image
 COARSE_SQUARES = (8, 32)  # pixels
 NORM = 1e-3  # relative tolerance of the norms of scans
 LEAST_NOISE, MOST_NOISE = 1e-6, 10.0  # in image units
@@ -70,14 +77,33 @@ def image_levels(
     return torch.where(level > 0, level, 1).to(y.dtype)
 
 
+def image_units(
+    problem: InverseProblem,  # in pixels
+    y: Tensor,  # (batch, 1, views, bins)
+) -> Tensor:
+    """The unit of every image, (batch,): its level or, with the plane `level`, its expected error.
+
+    The error is estimated by the distance of two images, FBP and a few iterations of total variation.
+    """
+    operator = problem.operator
+    assert isinstance(operator, Operator)
+    levels = image_levels(operator, y)
+    if not problem.levelled:
+        return levels
+    images = FirstImage(operator, problem.norm, LEVEL_ITERATIONS)(y)
+    distance = (operator.fbp(y).clamp_min(0) - images).square().mean((1, 2, 3)).sqrt()
+    return torch.maximum(ERROR_RATIO * distance, LEAST_ERROR * levels)
+
+
 def any_scan_problem(
     operator: Operator,  # in pixels
     planes: Sequence[str],  # names of `PLANES`
     tv_iterations: int = 0,  # for the first image, by total variation; 0: FBP
 ) -> InverseProblem:
-    """The problem of one scan or of one scan per image; its data are divided by the level of the image."""
+    """The problem of one scan or of one scan per image; its data are divided by the unit of the image."""
     coarse = tuple(functools.partial(averaged, edge) for edge in COARSE_SQUARES if "coarse" in planes)
     filtered = (operator.fbp,) if "filtered-residual" in planes else ()
+    level = [level_plane(operator)] if "level" in planes else []
     noise = [noise_plane(operator)] if "noise" in planes else []
     coverage = coverage_planes(operator) if "coverage" in planes else []
     kind: type[InverseProblem]
@@ -92,7 +118,8 @@ def any_scan_problem(
         norm=norm,
         planes=coarse,
         residual_planes=filtered,
-        data_planes=(*noise, *coverage),
+        data_planes=(*level, *noise, *coverage),
+        levelled=bool(level),
     )
 
 
@@ -111,7 +138,13 @@ class ScanPerImage(InverseProblem):
         operator = PerImageProjector(parent.geometries[:count], parent.device, parent.dtype, parent.room)
         filtered = (operator.fbp,) if self.residual_planes else ()
         assert isinstance(self.norm, Tensor)
-        return ScanPerImage(operator, norm=self.norm[:count].clone(), planes=self.planes, residual_planes=filtered)
+        return ScanPerImage(
+            operator,
+            norm=self.norm[:count].clone(),
+            planes=self.planes,
+            residual_planes=filtered,
+            levelled=self.levelled,
+        )
 
     @property
     def exchange(self) -> Hashable:
@@ -127,6 +160,15 @@ class ScanPerImage(InverseProblem):
         assert isinstance(other.norm, Tensor)
         self.operator.load(other.operator, indices)
         torch.index_select(other.norm, 0, indices, out=self.norm)
+
+
+def level_plane(operator: Operator) -> DataPlane:
+    """log10 of 1 / level of the image, the same in all pixels."""
+
+    def plane(y: Tensor) -> Tensor:
+        return -torch.log10(image_levels(operator, y)).reshape(-1, 1, 1, 1).expand(-1, *operator.domain_shape)
+
+    return plane
 
 
 def noise_plane(operator: Operator) -> DataPlane:

@@ -15,7 +15,15 @@ from bayescade.storage.image_store import copy_images
 from bayescade.training.captured import Captured
 from bayescade.training.loop import run_epoch
 from bayescade.training.losses import Loss
-from bayescade.training.optimiser import Adam, Group, RateSettings, clip_gradients, cudnn_options, schedule
+from bayescade.training.optimiser import (
+    Adam,
+    Group,
+    RateSettings,
+    check_whole,
+    clip_gradients,
+    cudnn_options,
+    schedule,
+)
 from bayescade.training.runner import RUNNERS, TrainingRunner
 from bayescade.training.stage import ImageGroup, Stage
 
@@ -24,14 +32,15 @@ from bayescade.training.stage import ImageGroup, Stage
 class FitSettings(RateSettings):
     """How one block is trained. Weight decay is applied only to the weights that are not random."""
 
-    epochs: int = 10
+    epochs: int = 10  # 0: blocks are trained together only, as `joint` says
     batch: int = 16
     learning_rate: float = 5e-3
     clip: float = 5.0
     runner: str = "auto"  # fused: Triton kernels; plain: torch layers; auto: fused on a GPU, else plain
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_whole(self, "epochs", least=0)
+        self.check_rates()
         if self.runner not in RUNNERS:
             raise UserError(f"setting runner: expected {', '.join(RUNNERS)}, got '{self.runner}'")
 

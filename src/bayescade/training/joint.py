@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from bayescade.blocks.block import Block
+from bayescade.blocks.block import Block, State
 from bayescade.blocks.convolution import channels_last
-from bayescade.errors import UserError
+from bayescade.blocks.runner import PlainRunner
+from bayescade.blocks.sampling import MeanWeights
+from bayescade.networks.cascade import step
 from bayescade.progress import progress
 from bayescade.seeds import derived_seed
 from bayescade.training.end_to_end import optimiser_tensors, restore_optimiser, round_bounds
@@ -23,19 +25,25 @@ from bayescade.training.greedy import Record, Training
 from bayescade.training.joint_step import Examples, JointSteps, examples_of
 from bayescade.training.loop import run_epoch
 from bayescade.training.optimiser import (
-    MOST,
     Adam,
     Group,
     RateSettings,
     check_whole,
     cudnn_options,
-    precision_on,
     schedule,
 )
-from bayescade.training.posterior import median_log_std, refit
+from bayescade.training.posterior import median_log_std, refit, silence_unused
 from bayescade.training.records import describe
+from bayescade.training.runner import training_runner
 from bayescade.training.stage import Stage
-from bayescade.training.start import start_from
+from bayescade.training.start import (
+    REVIVE_IMAGES,
+    revive,
+    start_as_identity,
+    start_from,
+    widen,
+    zero_weights_of_memory,
+)
 
 BATCH_PIXELS = 64 * 128**2  # most pixels of a batch: with larger images the batch is smaller
 
@@ -51,8 +59,7 @@ class JointSettings(RateSettings):
     rounds: int = 10  # number of rounds; the cascade is saved after each round
 
     def __post_init__(self) -> None:
-        if not 0 <= self.epochs <= MOST:
-            raise UserError(f"setting epochs: expected a whole number from 0 to {MOST}, got {self.epochs}")
+        check_whole(self, "epochs", least=0)
         self.check_rates()
         check_whole(self, "rounds")
 
@@ -85,9 +92,8 @@ def train_jointly(
     examples = examples_of(stages[0])
     optimiser = adam(blocks, settings)
     restore_optimiser(optimiser, saved.optimiser)
-    steps = JointSteps(
-        blocks, optimiser, settings.clip, precision_on(stages[0].example.device, settings.precision) == "bf16"
-    )
+    runner = training_runner(training.fitting.runner, settings.precision, stages[0].example)
+    steps = JointSteps(blocks, optimiser, settings.clip, runner)
     count = len(list(shuffled(examples, settings.batch, training.seed, 0)))
     bounds = round_bounds(settings.epochs, settings.rounds)
     first = bounds[saved.rounds]
@@ -102,12 +108,31 @@ def train_jointly(
                 line = {"block": len(blocks) + number + 1, "epoch": epoch + 1, "loss": loss, "learning_rate": rate}
                 training.report({**line, "validation_psnr": score})
                 advance(1, f"loss {loss:.4g}, validation {score:.2f} dB")
+            if number + 2 < len(bounds):
+                revive_all(blocks, stages[0], training, number)
             seconds = saved.seconds + time.perf_counter() - start
             saved = Saved(number + 1, seconds, optimiser_tensors(optimiser))
             save(list(blocks), None, saved)
     start = time.perf_counter()
     records = refit_all(blocks, stages, training)
     save(list(blocks), records, Saved(saved.rounds, saved.seconds + time.perf_counter() - start))
+
+
+@torch.no_grad()
+def revive_all(blocks: Sequence[Block], stage: Stage, training: Training, number: int) -> None:
+    """Gives dead features of all blocks new weights after a round; the images of the cascade stay about the same."""
+    group = stage.groups[0]
+    problem, y, images = next(group.measured_batches(REVIVE_IMAGES))
+    state = State.unstacked(group.state[images])
+    for index, block in enumerate(blocks):
+        fresh = training.make(torch.Generator().manual_seed(derived_seed(training.seed, "revive", number, index)))
+        widen(fresh)
+        inputs = problem.inputs(state.image, y)
+        dead = revive(block, fresh.to(y.device).state_dict(), state, inputs)
+        if index + 1 < len(blocks):
+            zero_weights_of_memory(blocks[index + 1], dead[: block.memory_channels])
+        runner = PlainRunner(block)
+        state = step(runner, state, runner.features(state, inputs), MeanWeights())
 
 
 def adam(blocks: Sequence[Block], settings: JointSettings) -> Adam:
@@ -134,20 +159,24 @@ def shuffled(examples: Sequence[Examples], batch: int, seed: int, epoch: int) ->
 
 
 def start_blocks(training: Training, stages: tuple[Stage, Stage], done: Sequence[Block]) -> list[Block]:
-    """The blocks of a trained cascade, `Training.initial`, saved one by one as the start of a joint training.
+    """The blocks with which a joint training starts, saved one by one: those of a trained cascade, `Training.initial`, or new
+    blocks that do not change an image.
 
     The training images do not pass through them: a cascade that was trained together has the variances of all its blocks.
     """
     stage, validation = stages
     blocks: list[Block] = []
     baseline = validation.psnr()
-    for index, tensors in enumerate(training.initial):
+    for index in range(len(training.initial) or training.settings.blocks):
         if index < len(done):
             block = done[index]
         else:
             block = training.make(torch.Generator().manual_seed(derived_seed(training.seed, "weights", index, 0)))
             block = block.to(stage.example.device)
-            start_from(block, tensors, stage)
+            if training.initial:
+                start_from(block, training.initial[index], stage)
+            else:
+                start_as_identity(block, stage)
             channels_last(block)
         blocks.append(block)
         validation = training.validation_after(block, validation)
@@ -176,6 +205,7 @@ def refit_all(blocks: Sequence[Block], stages: tuple[Stage, Stage], training: Tr
         before = median_log_std(block)
         if settings.refit != "none":
             refit(block, stage, settings.temperature, settings.refit == "full", training.runner(stage))
+            silence_unused(block)
         record = describe(block, validation, batch, (before, before), settings.refit != "none")
         stage, validation = training.after(block, index, stage), training.validation_after(block, validation)
         score = validation.psnr()

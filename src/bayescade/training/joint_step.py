@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from bayescade.bayes.gaussian import Gaussian
-from bayescade.blocks.block import Block, Features
-from bayescade.blocks.runner import PlainRunner
+from bayescade.blocks.block import Block
+from bayescade.blocks.runner import StepRunner
 from bayescade.blocks.sampling import MeanWeights
 from bayescade.networks.cascade import Iterate, first_iterate, first_state, iterates
 from bayescade.physics.problem import InverseProblem
@@ -19,6 +19,7 @@ from bayescade.training.captured import Captured
 from bayescade.training.fit import gradient_parts
 from bayescade.training.losses import image_error, nll
 from bayescade.training.optimiser import Adam, clip_gradients
+from bayescade.training.runner import TrainingRunner
 from bayescade.training.stage import Stage
 
 DECAY = 0.7  # weight of a block in the loss, divided by that of the next block
@@ -62,9 +63,9 @@ class JointSteps:
         blocks: Sequence[Block],
         optimiser: Adam,
         clip: float,  # limit of the norm of the gradient
-        mixed: bool,  # whether features are in bfloat16
+        runner: TrainingRunner,
     ):
-        self.blocks, self.optimiser, self.clip, self.mixed = blocks, optimiser, clip, mixed
+        self.blocks, self.optimiser, self.clip, self.runner = blocks, optimiser, clip, runner
         self.steps: dict[tuple[Hashable, int], JointStep] = {}
 
     def load(self, batch: tuple[Examples, Tensor]) -> "JointStep":
@@ -98,7 +99,7 @@ class JointStep:
         share: Captured | None,  # shares its memory
     ):
         self.steps = steps
-        self.runners = [PlainRunner(block) for block in steps.blocks]
+        self.runners = [steps.runner.step_runner(block) for block in steps.blocks]
         self.problem = examples.problem.batch(count)
         device = examples.initial.device
 
@@ -124,14 +125,15 @@ class JointStep:
         return self.compute()
 
     def _compute(self) -> Tensor:
-        with torch.autocast(self.y.device.type, torch.bfloat16, enabled=self.steps.mixed, cache_enabled=False):
+        autocast = self.steps.runner.autocast
+        with torch.autocast(self.y.device.type, torch.bfloat16, enabled=autocast, cache_enabled=False):
             value = cascade_loss(self.runners, self.problem, self.y, self.initial, self.known, self.truth)
         self.steps.update(value)
         return value.detach()
 
 
 def cascade_loss(
-    runners: Sequence[PlainRunner],
+    runners: Sequence[StepRunner],
     problem: InverseProblem,
     y: Tensor,
     initial: Tensor,
@@ -152,11 +154,13 @@ def cascade_loss(
     return total + block_loss(runners[-1], before, image, truth, len(runners))
 
 
-def block_loss(runner: PlainRunner, iterate: Iterate, image: Tensor, truth: Tensor, blocks: int) -> Tensor:
+def block_loss(runner: StepRunner, iterate: Iterate, image: Tensor, truth: Tensor, blocks: int) -> Tensor:
     """The loss of the output of one block, times its weight."""
     image = image.to(truth.dtype)
     value = image_error(image, truth)
-    detached = Features(iterate.features.planes.detach(), iterate.features.common.detach())
+    detached = dataclasses.replace(
+        iterate.features, planes=iterate.features.planes.detach(), common=iterate.features.common.detach()
+    )
     variance = runner.variance(iterate.state, detached, MeanWeights())
     if variance is not None:
         value = value + nll(Gaussian(image.detach(), variance.to(truth.dtype)), truth).mean()

@@ -51,11 +51,13 @@ class RateSettings:
             raise UserError(f"setting precision: expected {', '.join(PRECISIONS)}, got '{self.precision}'")
 
 
-def check_whole(settings: object, *names: str, most: int = MOST) -> None:
-    """Raises `UserError` unless each of the named settings is from 1 to `most`."""
+def check_whole(settings: object, *names: str, least: int = 1, most: int = MOST) -> None:
+    """Raises `UserError` unless each of the named settings is from `least` to `most`."""
     for name in names:
-        if not 1 <= getattr(settings, name) <= most:
-            raise UserError(f"setting {name}: expected a whole number from 1 to {most}, got {getattr(settings, name)}")
+        if not least <= getattr(settings, name) <= most:
+            raise UserError(
+                f"setting {name}: expected a whole number from {least} to {most}, got {getattr(settings, name)}"
+            )
 
 
 def check_positive(settings: RateSettings, *names: str) -> None:

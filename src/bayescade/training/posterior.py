@@ -25,7 +25,7 @@ from torch import Tensor
 
 from bayescade.bayes.gaussian import safe_sqrt
 from bayescade.bayes.last_layer import Curvature, Inputs, NormalEquations, PlainInputs
-from bayescade.bayes.layers import MeanFieldConv
+from bayescade.bayes.layers import LOG_STD_START, MeanFieldConv
 from bayescade.blocks.block import Block, State
 from bayescade.blocks.fused import FusedRunner
 from bayescade.blocks.runner import PlainRunner
@@ -41,6 +41,7 @@ PASSES = 20  # limit of the number of these first iterations
 FULL_PASSES = 3  # limit of the number of iterations over all images
 CONVERGED = 0.05  # the first iterations stop when no log standard deviation changes by more
 CONVERGED_ALL = 0.5  # the same for iterations over all images
+UNUSED = -0.1  # log standard deviation: above it a weight has nearly the prior as its posterior
 DAMPED, UNDAMPED = 0.5, 1.5  # factors of the step length: after a change of direction, and otherwise
 
 
@@ -190,6 +191,19 @@ def compute_layer_batch(runner: Runner, group: ImageGroup, batch: slice) -> Laye
     variance, variance_layer = runner.at_mean(state, features)
     mean = state.image + block.output_scale * inputs.output_mean(block.last)
     return LayerBatch(inputs, mean, block.output_scale**2 / variance.expand_as(state.image), variance_layer)
+
+
+@torch.no_grad()
+def silence_unused(block: Block) -> None:
+    """Sets the weights of the random layers to zero, almost without deviation, if the images told nothing about them.
+
+    These are weights of features that are zero in all images. Their posterior is the prior, so that in an image in which such
+    a feature is positive they would add noise of any size.
+    """
+    for layer in random_layers(block):
+        unused = layer.log_std > UNUSED
+        layer.weight[unused] = 0
+        layer.log_std[unused] = LOG_STD_START
 
 
 def random_layers(block: Block) -> list[MeanFieldConv]:

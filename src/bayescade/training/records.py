@@ -61,7 +61,7 @@ def describe_variance(block: Block, validation: Stage, batch: int, warnings: lis
         )
     if variance.last is not None:
         record["share_at_floor"] = float(torch.cat(at_floor).mean())
-        if record["share_at_floor"] > COLLAPSED:
+        if record["share_at_floor"] > COLLAPSED and not block.levelled:  # else: empty pixels, with an error of zero
             warnings.append(
                 f"the variance has collapsed, {record['share_at_floor']:.0%} of the pixels are at its floor"
             )

@@ -9,8 +9,8 @@ from torch import Tensor
 from bayescade.bayes.gaussian import Gaussian
 from bayescade.bayes.layers import LastConv
 from bayescade.blocks.block import Block, State
-from bayescade.blocks.fused import FusedRunner, fused_prediction
-from bayescade.blocks.runner import PlainRunner, plain_prediction
+from bayescade.blocks.fused import FusedRunner, FusedStep, fused_prediction
+from bayescade.blocks.runner import PlainRunner, StepRunner, plain_prediction
 from bayescade.kernels._triton import is_fused
 from bayescade.training.distributed import ALONE, ProcessGroup
 from bayescade.training.optimiser import precision_on
@@ -32,6 +32,15 @@ class TrainingRunner:
     def predict(self) -> Predict:
         """The function that computes the prediction of a block, differentiable in the parameters of the block."""
         return fused_prediction if self.fused else plain_prediction
+
+    def step_runner(self, block: Block) -> StepRunner:
+        """A runner of the block for training through the whole cascade, with mean weights."""
+        return FusedStep(block, self.step_type) if self.fused else PlainRunner(block)
+
+    @property
+    def autocast(self) -> bool:
+        """Whether torch layers are to compute in bfloat16; the fused kernels do so by themselves."""
+        return self.step_type == torch.bfloat16 and not self.fused
 
     def block_runner(self, block: Block, sampling: str = "mean") -> PlainRunner | FusedRunner:
         """A runner of the block with its present weights, for passes without gradients.

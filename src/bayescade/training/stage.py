@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayescade.bayes.gaussian import Gaussian
-from bayescade.blocks.block import Block, State
+from bayescade.blocks.block import Block, State, level_of
 from bayescade.blocks.sampling import ActivationNoise, MeanWeights, SampledWeights, Sampling
 from bayescade.errors import UserError
 from bayescade.metrics.psnr import psnr
@@ -115,8 +115,8 @@ class Stage:
         return sum(len(group) * group.truth.shape[1:].numel() for group in self.groups)
 
     def psnr(self) -> float:
-        """Mean PSNR of the images."""
-        return mean_psnr(self._pairs())
+        """Mean PSNR of the images, times their levels if the problem has levels."""
+        return mean_psnr(self._levelled_pairs())
 
     def mse(self) -> float:
         """Mean squared error of the images."""
@@ -138,6 +138,15 @@ class Stage:
         """Images and truths, batch after batch."""
         for group, image_slice in self.slices(PASS_BATCH):
             yield group.state[image_slice][:, :1], group.truth[image_slice]
+
+    def _levelled_pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and truths, batch after batch, each times its level."""
+        for group, image_slice in self.slices(PASS_BATCH):
+            image, truth = group.state[image_slice][:, :1], group.truth[image_slice]
+            if group.measured[0].problem.levelled:
+                level = level_of(group.inputs[image_slice])
+                image, truth = image * level, truth * level
+            yield image, truth
 
 
 def first_stage(

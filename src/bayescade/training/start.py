@@ -1,5 +1,6 @@
 """Initial weights and scales of a block: weights of the previous block, and scales that fit the input images."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -13,6 +14,7 @@ from bayescade.training.stage import Stage
 STARTS = ("revived", "warm", "fresh")
 INPUT_LEVEL = 0.3  # standard deviation of the scaled planes of the problem, over the training set
 OUTPUT_LEVEL = 20.0  # ratio of `output_scale` to the root mean square error of the input images
+WIDE_OUTPUT_LEVEL = 3.0  # the same for a block of `widen`, whose features are larger
 REVIVE_IMAGES = 64  # number of training images that are used to find dead features; fewer if they are large
 DEAD_BELOW = 0.005  # a feature is dead if it is positive in less than this fraction of the pixels
 
@@ -35,9 +37,41 @@ def start_block(
         copy_weights(block, previous)
     rescale(block, stage)
     if previous is not None and start == "revived":
-        revive(block, new_weights, stage)
+        group = stage.groups[0]
+        batch = slice(0, min(group.pass_batch(REVIVE_IMAGES), len(group)))
+        revive(block, new_weights, State.unstacked(group.state[batch]), group.inputs[batch])
     if previous is None and block.variance is not None:
         block.variance.start(stage.mse())
+
+
+@torch.no_grad()
+def start_as_identity(
+    block: Block,  # with new weights
+    stage: Stage,
+) -> None:
+    """Sets the scales of a block for these images, and its last layer to zero: the block does not change an image."""
+    widen(block)
+    rescale(block, stage, WIDE_OUTPUT_LEVEL)
+    block.last.weight.zero_()
+    block.last.bias.zero_()
+    if block.variance is not None:
+        block.variance.start(stage.mse())
+
+
+@torch.no_grad()
+def widen(
+    block: Block,  # with new weights
+) -> None:
+    """Scales the new weights so that features are as large as their inputs (He et al. 2015), and sets biases to zero.
+
+    The initial weights of torch halve the features in every layer, so that most of the last features are biases alone.
+    """
+    stacks = [block.trunk.image, block.trunk.gradient, block.trunk.common]
+    if block.variance is not None and block.variance.body is not None:
+        stacks.append(block.variance.body)
+    for convolution in (convolution for stack in stacks for convolution in stack.convolutions()):
+        convolution.weight *= math.sqrt(6)
+        convolution.bias.zero_()
 
 
 def start_from(
@@ -70,16 +104,16 @@ def copy_weights(block: Block, previous: Block) -> None:
 def revive(
     block: Block,
     fresh: dict[str, Tensor],  # new weights, as in the state_dict of a block
-    stage: Stage,
+    state: State,  # input of the block
+    inputs: Tensor,  # of the problem, at this state
     least: float = DEAD_BELOW,  # fraction of pixels, see DEAD_BELOW
-) -> None:
+) -> Tensor:
     """Gives dead features new weights, and sets the weights that the next layer has for these features to zero.
 
-    Without this, the number of features that are not dead would fall from block to block.
+    Without this, the number of features that are not dead would fall, from block to block or during training. Gives which
+    common features were dead, (c,).
     """
-    group = stage.groups[0]
-    batch = slice(0, min(group.pass_batch(REVIVE_IMAGES), len(group)))
-    planes, inputs = State.unstacked(group.state[batch]).stacked(), group.inputs[batch]
+    planes = torch.cat(block.state_planes(state, inputs), 1)
     trunk = block.trunk
     scaled = inputs * block.input_scale.reshape(-1, 1, 1)
     image_features, dead_image = revive_stack(trunk.image, "trunk.image", fresh, planes, least)
@@ -90,6 +124,20 @@ def revive(
     block.last.weight[:, dead] = 0
     if block.variance is not None:
         block.variance.zero_weights_of(dead)
+    return dead
+
+
+@torch.no_grad()
+def zero_weights_of_memory(
+    block: Block,
+    memory: Tensor,  # (m,) booleans: a mask of memory channels
+) -> None:
+    """Sets the weights of the masked memory channels in the first layers of a block to zero."""
+    first = [block.trunk.image.convolutions()[0]]
+    if block.variance is not None and block.variance.body is not None:
+        first.append(block.variance.body.convolutions()[0])
+    for convolution in first:
+        convolution.weight[:, 1 : 1 + len(memory)][:, memory] = 0
 
 
 def revive_stack(
@@ -112,7 +160,7 @@ def revive_stack(
     return h, dead
 
 
-def rescale(block: Block, stage: Stage) -> None:
+def rescale(block: Block, stage: Stage, output_level: float = OUTPUT_LEVEL) -> None:
     """Sets the scales of inputs, output and predicted standard deviations, from the images of the stage."""
     rmse, stds = stage.mse() ** 0.5, stage.input_std()
     if not (rmse > 0 and stds[0] > 0):
@@ -122,6 +170,6 @@ def rescale(block: Block, stage: Stage) -> None:
         )
     scales = [INPUT_LEVEL / std if std > 0 else 1.0 for std in stds]  # a constant plane is not scaled
     block.input_scale.copy_(torch.tensor(scales))
-    block.output_scale.fill_(OUTPUT_LEVEL * rmse)
+    block.output_scale.fill_(output_level * rmse)
     if block.variance is not None:
         block.variance.rescale(rmse)
