@@ -27,7 +27,7 @@ if not available():
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 JITTER = 1e-3
 
-from bayescade.blocks.fused import FusedRunner, FusedStep, fused_prediction  # noqa: E402
+from bayescade.blocks.fused import FusedRunner, fused_prediction, fused_steps  # noqa: E402
 
 
 def block_of(kind: str, shape: BlockSettings, seed: int, dtype: torch.dtype = torch.float64, planes: int = 1) -> Block:
@@ -180,7 +180,8 @@ def test_a_step_of_a_cascade_has_the_gradients_of_the_plain_layers(
     stacked = state.stacked().requires_grad_()
     planes_in.requires_grad_()
     gradients = []
-    for runner in (PlainRunner(block), FusedStep(block, torch.float64)):
+    other = block_of("heteroscedastic", settings, seed + 1, planes=planes)
+    for runner in (PlainRunner(block), fused_steps([other, block], torch.float64)[1]):
         start = State.unstacked(stacked)
         features = runner.features(start, planes_in)
         image, rest = runner.image(start, features, MeanWeights()), runner.memory(start, features)

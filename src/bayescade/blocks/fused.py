@@ -10,18 +10,18 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, relu
+from torch.nn.functional import relu
 
 from bayescade.bayes.gaussian import Gaussian, safe_sqrt
 from bayescade.bayes.last_layer import Inputs
 from bayescade.bayes.layers import KERNEL, LastConv
-from bayescade.blocks.block import Block, Features, State, Trunk, Variance
-from bayescade.blocks.convolution import Convolution
+from bayescade.blocks.block import Block, Features, State, Variance
+from bayescade.blocks.layout import BlockLayers, layers_of
 from bayescade.blocks.runner import BlockRunner, StepRunner
 from bayescade.blocks.sampling import SampledWeights, Sampling
 from bayescade.kernels.frame import Frame
 from bayescade.kernels.last_layer import curvature, last_layer, next_image
-from bayescade.kernels.stack import Layer, last_layout, layer_of, padded_channels, run_layers, stack
+from bayescade.kernels.stack import Layer, last_layout, run_layers, stack
 
 
 def fused_prediction(
@@ -34,6 +34,7 @@ def fused_prediction(
     """The same as `plain_prediction`, by the fused kernels; differentiable in the parameters of the block."""
     frame = frame_of(state)
     planes = planes_of(block, state, inputs, frame, dtype)
+    (layers,) = layers_of([block])
 
     def output(layers: Sequence[Layer], extra: Tensor | None, last: LastConv) -> tuple[Tensor, Tensor]:
         """The output of the last layer after these layers, with its noise; and the input of the last layer."""
@@ -44,13 +45,12 @@ def fused_prediction(
             out = out + safe_sqrt(variance.reshape(state.image.shape) + last.jitter) * noise[last]
         return out, features
 
-    out, features = output(trunk_layers(block.trunk), None, block.last)
+    out, features = output(layers.trunk, None, block.last)
     image = relu(state.image + block.output_scale * out)
     variance = block.variance
     if variance is None or variance.last is None:
         return Gaussian(image, variance.of(None) if variance is not None else None)
-    layers = body_layers(block, variance)
-    z, _ = output(layers, features.detach() if variance.sees_features else None, variance.last)
+    z, _ = output(layers.body, features.detach() if variance.sees_features else None, variance.last)
     return Gaussian(image, variance.of(z))
 
 
@@ -63,12 +63,9 @@ class FusedRunner(BlockRunner):
         self.dtype = dtype
         # Means and variances of the weights of last layers, in the layout of the kernels.
         self.last_weights: dict[LastConv, tuple[Tensor, Tensor]] = {}
-        variance = block.variance
         with torch.no_grad():
-            self.trunk = [in_precision(layer, dtype) for layer in trunk_layers(block.trunk)]
-            self.body = []
-            if variance is not None and variance.last is not None:
-                self.body = [in_precision(layer, dtype) for layer in body_layers(block, variance)]
+            (layers,) = layers_of([block], dtype)
+            self.trunk, self.body = layers.trunk, layers.body
 
     @torch.no_grad()
     def features(self, state: State, inputs: Tensor) -> Features:
@@ -168,15 +165,16 @@ class FusedStep(StepRunner):
     The variance is differentiable in its parameters only.
     """
 
-    def __init__(self, block: Block, dtype: torch.dtype):
+    def __init__(self, block: Block, layers: BlockLayers, dtype: torch.dtype):
         self.block = block
+        self.layers = layers
         self.dtype = dtype
 
     def features(self, state: State, inputs: Tensor) -> Features:
         frame = frame_of(state)
         planes = planes_of(self.block, state, inputs, frame, self.dtype)
-        output, common = self._output(planes, None, trunk_layers(self.block.trunk), self.block.last, frame)
-        return FeaturesWithOutput(planes, common, output)
+        output, common = mean_output(planes, None, self.layers.trunk, self.layers.last, frame)
+        return FeaturesWithOutput(planes, common, as_images(output, frame, self.block.last) + self.block.last.bias)
 
     def image(self, state: State, features: Features, sampling: Sampling) -> Tensor:
         assert isinstance(features, FeaturesWithOutput)
@@ -192,19 +190,24 @@ class FusedStep(StepRunner):
         variance = self.block.variance
         if variance is None or variance.last is None:
             return variance.of(None) if variance is not None else None
+        assert self.layers.variance_last is not None
+        frame = frame_of(state)
         extra = features.common.detach() if variance.sees_features else None
-        layers = body_layers(self.block, variance)
-        z, _ = self._output(features.planes.detach(), extra, layers, variance.last, frame_of(state))
-        return variance.of(z)
+        z, _ = mean_output(features.planes.detach(), extra, self.layers.body, self.layers.variance_last, frame)
+        return variance.of(as_images(z, frame, variance.last) + variance.last.bias)
 
-    @staticmethod
-    def _output(
-        planes: Tensor, extra: Tensor | None, layers: Sequence[Layer], last: LastConv, frame: Frame
-    ) -> tuple[Tensor, Tensor]:
-        """The output of the last layer after these layers, with mean weights; and the input of the last layer."""
-        weights = last_layout(last.weight)[0]
-        mean, _, features = stack(planes, extra, layers, weights, torch.zeros_like(weights), frame)
-        return as_images(mean, frame, last) + last.bias, features
+
+def fused_steps(blocks: Sequence[Block], dtype: torch.dtype) -> list[StepRunner]:
+    """The runners of all blocks of a cascade for one step of training."""
+    return [FusedStep(block, layers, dtype) for block, layers in zip(blocks, layers_of(blocks, dtype), strict=True)]
+
+
+def mean_output(
+    planes: Tensor, extra: Tensor | None, layers: Sequence[Layer], last: Tensor, frame: Frame
+) -> tuple[Tensor, Tensor]:
+    """The output of the last layer after these layers, without bias and with mean weights, (pixels,); and its input."""
+    mean, _, features = stack(planes, extra, layers, last, torch.zeros_like(last), frame)
+    return mean, features
 
 
 @final
@@ -256,65 +259,13 @@ def planes_of(block: Block, state: State, inputs: Tensor, frame: Frame, dtype: t
 
     The shorter of the two lists of planes is padded, with copies of the image, to the length of the longer list.
     """
-    state_planes, input_planes = block.state_planes(state, inputs), list(inputs.split(1, 1))
-    scales = list(block.input_scale.split(1))
-    count = max(len(state_planes), len(input_planes))
-    state_padding = [state.image] * (count - len(state_planes))
-    input_padding = [state.image] * (count - len(input_planes))
-    unscaled: list[Tensor | None] = [None] * count
-    planes = [*state_planes, *state_padding, *input_planes, *input_padding]
-    return frame.planes(planes, dtype, [*unscaled, *scales, *[None] * len(input_padding)])
-
-
-def in_precision(layer: Layer, dtype: torch.dtype) -> Layer:
-    """The layer with its weights, but not its bias, in this type; all are contiguous in memory."""
-    planes = layer.planes.to(dtype).contiguous() if layer.planes is not None else None
-    weights = layer.weights.to(dtype).contiguous() if layer.weights is not None else None
-    return Layer(planes, weights, layer.bias.contiguous())
-
-
-def trunk_layers(trunk: Trunk) -> list[Layer]:
-    """The layers of a trunk for the kernels: layers of two groups (the two branches), then the common layers."""
-    first_pair, *other_pairs = trunk.branches()
-    planes = max(conv.in_channels for conv in first_pair)
-    weights = [pad_inputs(conv.weight, planes) for conv in first_pair]
-    layers = [layer_of(weights, None, [conv.bias for conv in first_pair])]
-    layers += [layer_of(None, [conv.weight for conv in pair], [conv.bias for conv in pair]) for pair in other_pairs]
-    first_common, *other_common = trunk.common.convolutions()
-    half = (
-        first_common.in_channels // 2
-    )  # channels of one branch, whose output the kernels pad to `padded_channels(half)`
-    halves = [pad_inputs(weight, padded_channels(half)) for weight in first_common.weight.split(half, 1)]
-    layers.append(layer_of(None, [torch.cat(halves, 1)], [first_common.bias]))
-    return layers + [feature_layer(conv) for conv in other_common]
-
-
-def body_layers(block: Block, variance: Variance) -> list[Layer]:
-    """The layers of the variance network before its last layer, for the kernels.
-
-    The inputs of the first layer are the planes of `planes_of` and, if `sees_features`, the common features.
-    """
-    assert variance.body is not None
-    first, *others = variance.body.convolutions()
-    state_planes, input_planes = 1 + block.memory_channels, len(block.input_scale)
-    plane_weights = first.weight[:, : state_planes + input_planes]
-    if state_planes != input_planes:
-        split = plane_weights.split([state_planes, input_planes], 1)
-        plane_weights = torch.cat([pad_inputs(weight, max(state_planes, input_planes)) for weight in split], 1)
-    feature_weights = [first.weight[:, state_planes + input_planes :]] if variance.sees_features else None
-    layer = layer_of([plane_weights], feature_weights, [first.bias])
-    return [layer, *(feature_layer(conv) for conv in others)]
-
-
-def feature_layer(conv: Convolution) -> Layer:
-    """A convolution whose inputs are features only, no planes."""
-    return layer_of(None, [conv.weight], [conv.bias])
-
-
-def pad_inputs(
-    weight: Tensor,  # (out, in, 3, 3)
-    channels: int,  # at least `in`
-) -> Tensor:
-    """The weights with zeros for additional input channels, (out, channels, 3, 3)."""
-    missing = channels - weight.shape[1]
-    return pad(weight, (0, 0, 0, 0, 0, missing)) if missing else weight
+    tensors = block.state_planes(state, inputs)
+    scales: list[Tensor | None] = [None] * len(tensors)
+    missing = inputs.shape[1] - sum(tensor.shape[1] for tensor in tensors)
+    copies = state.image.detach().expand(-1, abs(missing), -1, -1)
+    if missing > 0:
+        tensors, scales = [*tensors, copies], [*scales, None]
+    tensors, scales = [*tensors, inputs], [*scales, block.input_scale]
+    if missing < 0:
+        tensors, scales = [*tensors, copies], [*scales, None]
+    return frame.planes(tensors, dtype, scales)

@@ -33,17 +33,20 @@ def _inside(position, stop, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
 def _lay_out(
     image,
     scale,
-    plane,
-    first,  # position of the plane's first number; it is negative, because the padding is before position 0
+    planes,
+    first,  # position of a plane's first number; it is negative, because the padding is before position 0
     stop,  # `Frame.stop`
     image_stride,  # distance in memory between two images, counted in numbers
+    channel_stride,
     pixel_stride,
+    plane_size,  # distance in memory between two planes
     SCALE: tl.constexpr,  # whether to multiply by the scale
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Writes a tile of a plane: the pixels, multiplied by the scale if SCALE, and the zeros between them."""
+    """Writes a tile of a plane: the pixels of a channel, multiplied by its scale if SCALE, and the zeros between them."""
+    channel = tl.program_id(1)
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     position = first + index
     offset = position - (WIDTH + 2)  # from the first pixel
@@ -52,10 +55,11 @@ def _lay_out(
     inside = _inside(position, stop, HEIGHT, WIDTH)
     pixel = (row % (HEIGHT + 1)) * WIDTH + column
     image_offset = (row // (HEIGHT + 1)).to(tl.int64) * image_stride + pixel.to(tl.int64) * pixel_stride
+    image_offset += channel.to(tl.int64) * channel_stride
     value = tl.load(image + image_offset, mask=inside, other=0.0)
     if SCALE:
-        value = value * tl.load(scale)
-    tl.store(plane + index, value.to(plane.dtype.element_ty))
+        value = value * tl.load(scale + channel)
+    tl.store(planes + channel.to(tl.int64) * plane_size + index, value.to(planes.dtype.element_ty))
 
 
 @final
@@ -93,28 +97,29 @@ class Frame:
 
     def planes(
         self,
-        tensors: Sequence[Tensor],  # one per plane: (images, 1, height, width), or these numbers in any other shape
+        tensors: Sequence[Tensor],  # (images, channels, height, width) each
         dtype: torch.dtype,
-        scales: Sequence[Tensor | None] | None = None,  # one factor per plane; None: no factor
+        scales: Sequence[Tensor | None] | None = None,  # a factor for every channel of each tensor; None: no factors
     ) -> Tensor:
-        """Copies each tensor to a plane with the layout of the frame, (planes, padded positions); differentiable."""
+        """Copies every channel to a plane with the layout of the frame, (planes, padded positions); differentiable."""
         planes: Tensor = _Planes.apply(self, dtype, scales or [None] * len(tensors), *tensors)
         return planes
 
     def fill_planes(self, tensors: Sequence[Tensor], dtype: torch.dtype, scales: Sequence[Tensor | None]) -> Tensor:
         """`planes`, without gradients."""
         size = cdiv(self.positions + 2 * self.guard, LAY_OUT.block) * LAY_OUT.block
-        planes = tensors[0].new_empty((len(tensors), size), dtype=dtype)
-        for plane, tensor, scale in zip(planes, tensors, scales, strict=True):
-            flat = tensor.reshape(self.images, self.height * self.width)
-            _lay_out[(size // LAY_OUT.block,)](
+        counts = [tensor.shape[1] for tensor in tensors]
+        planes = tensors[0].new_empty((sum(counts), size), dtype=dtype)
+        for part, tensor, scale in zip(planes.split(counts), tensors, scales, strict=True):
+            flat = tensor.flatten(2)
+            _lay_out[(size // LAY_OUT.block, len(part))](
                 flat,
                 flat if scale is None else scale,
-                plane,
+                part,
                 -self.guard,
                 self.stop,
-                flat.stride(0),
-                flat.stride(1),
+                *flat.stride(),
+                size,
                 SCALE=scale is not None,
                 **self.shape(),
                 **LAY_OUT.options(),
@@ -147,17 +152,18 @@ class _Planes(torch.autograd.Function):
     def forward(
         ctx: Any, frame: Frame, dtype: torch.dtype, scales: Sequence[Tensor | None], *tensors: Tensor
     ) -> Tensor:
-        ctx.frame, ctx.scales, ctx.like = frame, scales, [(tensor.shape, tensor.dtype) for tensor in tensors]
+        ctx.frame, ctx.scales = frame, scales
+        ctx.like = [(tensor.shape[1], tensor.dtype) for tensor in tensors]
         return frame.fill_planes(tensors, dtype, scales)
 
     @staticmethod
     def backward(ctx: Any, slopes: Tensor) -> tuple[Any, ...]:
         gradients: list[Tensor | None] = []
-        images = ctx.frame.as_images(slopes.T).unbind(1)
-        for index, (image, scale, (shape, dtype)) in enumerate(zip(images, ctx.scales, ctx.like, strict=True)):
+        parts = slopes.split([count for count, _ in ctx.like])
+        for index, (part, scale, (_, dtype)) in enumerate(zip(parts, ctx.scales, ctx.like, strict=True)):
             gradient = None
             if ctx.needs_input_grad[3 + index]:
-                gradient = image.to(dtype).reshape(shape)
-                gradient = gradient * scale if scale is not None else gradient
+                gradient = ctx.frame.as_images(part.T).to(dtype)
+                gradient = gradient * scale.reshape(-1, 1, 1) if scale is not None else gradient
             gradients.append(gradient)
         return None, None, None, *gradients

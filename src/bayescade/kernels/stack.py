@@ -38,16 +38,19 @@ class Layer:
 
 
 def layer_of(
-    planes: Sequence[Tensor] | None,  # per group: (out, planes, 3, 3)
-    weights: Sequence[Tensor] | None,  # per group: (out, in, 3, 3)
-    bias: Sequence[Tensor],  # per group: (out,)
+    planes: Sequence[Tensor] | None,  # per group: (..., out, planes, 3, 3)
+    weights: Sequence[Tensor] | None,  # per group: (..., out, in, 3, 3)
+    bias: Sequence[Tensor],  # per group: (..., out)
 ) -> Layer:
-    """Converts weights in the layout of torch to the layout of the kernels; differentiable."""
-    out = padded_channels(len(bias[0]))
+    """Converts weights in the layout of torch to the layout of the kernels; differentiable.
+
+    The weights of several layers may be converted at once: all tensors of the result have the same first axes.
+    """
+    out = padded_channels(bias[0].shape[-1])
     return Layer(
-        torch.cat([_plane_layout(weight, out) for weight in planes]) if planes is not None else None,
-        torch.stack([_layout(weight, out) for weight in weights]) if weights is not None else None,
-        torch.stack([pad(group_bias, (0, out - len(group_bias))) for group_bias in bias]),
+        torch.cat([_plane_layout(weight, out) for weight in planes], -3) if planes is not None else None,
+        torch.stack([_layout(weight, out) for weight in weights], -4) if weights is not None else None,
+        torch.stack([padded(group_bias, (0, out - group_bias.shape[-1])) for group_bias in bias], -2),
     )
 
 
@@ -57,13 +60,18 @@ def padded_channels(channels: int) -> int:
 
 
 def _plane_layout(weight: Tensor, out: int) -> Tensor:
-    taps = weight.flatten(2).permute(1, 2, 0)  # (planes, 9, out)
-    return pad(taps, (0, out - taps.shape[2], 0, PLANE_TAPS - taps.shape[1]))
+    taps = weight.flatten(-2).movedim(-3, -1)  # (..., planes, 9, out)
+    return padded(taps, (0, out - taps.shape[-1], 0, PLANE_TAPS - taps.shape[-2]))
 
 
 def _layout(weight: Tensor, out: int) -> Tensor:
-    taps = weight.flatten(2).permute(2, 1, 0)  # (9, in, out)
-    return pad(taps, (0, out - taps.shape[2], 0, padded_channels(taps.shape[1]) - taps.shape[1]))
+    taps = weight.flatten(-2).transpose(-1, -3)  # (..., 9, in, out)
+    return padded(taps, (0, out - taps.shape[-1], 0, padded_channels(taps.shape[-2]) - taps.shape[-2]))
+
+
+def padded(values: Tensor, widths: tuple[int, ...]) -> Tensor:
+    """`pad`, without a copy if there is nothing to add."""
+    return pad(values, widths) if any(widths) else values
 
 
 def last_layout(
@@ -145,8 +153,8 @@ class _Stack(torch.autograd.Function):
         planes, extra, weights, variances, *rest = ctx.saved_tensors
         parameters, features = rest[: 3 * ctx.layer_count], rest[3 * ctx.layer_count :]
         layers = _layers(parameters)
-        pixels = frame.images * frame.height * frame.width
-        of_output = [slope if slope is not None else weights.new_zeros(pixels) for slope in slopes[:2]]
+        shape = (frame.images, 1, frame.height, frame.width)
+        of_output = [slope.reshape(shape) if slope is not None else weights.new_zeros(shape) for slope in slopes[:2]]
         slope, last_weight_slope, last_variance_slope = last_layer_gradient(
             features[-1], weights, variances, frame.planes(of_output, features[-1].dtype), frame
         )

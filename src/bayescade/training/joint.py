@@ -90,9 +90,12 @@ def train_jointly(
     for parameter in itertools.chain(*(block.parameters() for block in blocks)):
         parameter.grad = None  # greedy training leaves those of the standard deviations, and gradients are clipped
     examples = examples_of(stages[0])
+    runner = training_runner(training.fitting.runner, settings.precision, stages[0].example)
+    if runner.fused:  # gradients come in this format
+        for block in blocks:
+            block.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     optimiser = adam(blocks, settings)
     restore_optimiser(optimiser, saved.optimiser)
-    runner = training_runner(training.fitting.runner, settings.precision, stages[0].example)
     steps = JointSteps(blocks, optimiser, settings.clip, runner)
     count = len(list(shuffled(examples, settings.batch, training.seed, 0)))
     bounds = round_bounds(settings.epochs, settings.rounds)

@@ -99,7 +99,6 @@ class JointStep:
         share: Captured | None,  # shares its memory
     ):
         self.steps = steps
-        self.runners = [steps.runner.step_runner(block) for block in steps.blocks]
         self.problem = examples.problem.batch(count)
         device = examples.initial.device
 
@@ -127,7 +126,8 @@ class JointStep:
     def _compute(self) -> Tensor:
         autocast = self.steps.runner.autocast
         with torch.autocast(self.y.device.type, torch.bfloat16, enabled=autocast, cache_enabled=False):
-            value = cascade_loss(self.runners, self.problem, self.y, self.initial, self.known, self.truth)
+            runners = self.steps.runner.step_runners(self.steps.blocks)
+            value = cascade_loss(runners, self.problem, self.y, self.initial, self.known, self.truth)
         self.steps.update(value)
         return value.detach()
 
@@ -143,25 +143,29 @@ def cascade_loss(
     """The weighted sum of the losses of all blocks. The NLL of a block trains only its variance network."""
     mean = MeanWeights()
     start = first_iterate(runners[0], problem, y, first_state(initial, runners[0].block.memory_channels), known)
-    total = truth.new_zeros(())
-    before = None
-    for current in iterates(runners, problem, y, start, [mean] * len(runners), known):
-        if before is not None:
-            total = total + block_loss(runners[before.index], before, current.state.image, truth, len(runners))
-        before = current
-    assert before is not None
-    image = runners[-1].image(before.state, before.features, mean)
-    return total + block_loss(runners[-1], before, image, truth, len(runners))
+    steps = list(iterates(runners, problem, y, start, [mean] * len(runners), known))
+    images = [step.state.image for step in steps[1:]] + [runners[-1].image(steps[-1].state, steps[-1].features, mean)]
+    variances = [variance_of(runner, step) for runner, step in zip(runners, steps, strict=True)]
+    weights = torch.pow(DECAY, torch.arange(len(steps) - 1, -1, -1, device=truth.device, dtype=truth.dtype))
+    return (weights * block_losses(torch.stack(images).to(truth.dtype), variances, truth)).sum()
 
 
-def block_loss(runner: StepRunner, iterate: Iterate, image: Tensor, truth: Tensor, blocks: int) -> Tensor:
-    """The loss of the output of one block, times its weight."""
-    image = image.to(truth.dtype)
-    value = image_error(image, truth)
-    detached = dataclasses.replace(
-        iterate.features, planes=iterate.features.planes.detach(), common=iterate.features.common.detach()
-    )
-    variance = runner.variance(iterate.state, detached, MeanWeights())
-    if variance is not None:
-        value = value + nll(Gaussian(image.detach(), variance.to(truth.dtype)), truth).mean()
-    return DECAY ** (blocks - 1 - iterate.index) * value
+def variance_of(runner: StepRunner, step: Iterate) -> Tensor | None:
+    """The variance of the next image, whose gradient stays in the variance network."""
+    features = step.features
+    detached = dataclasses.replace(features, planes=features.planes.detach(), common=features.common.detach())
+    return runner.variance(step.state, detached, MeanWeights())
+
+
+def block_losses(
+    images: Tensor,  # (blocks, batch, 1, height, width): the output of every block
+    variances: Sequence[Tensor | None],  # of every block; they broadcast to the images of a block
+    truth: Tensor,  # (batch, 1, height, width)
+) -> Tensor:
+    """The loss of every block, (blocks,)."""
+    losses = image_error(images, truth)
+    known = [variance.expand_as(truth) for variance in variances if variance is not None]
+    if not known:
+        return losses
+    prediction = Gaussian(images.detach(), torch.stack(known).to(truth.dtype))
+    return losses + nll(prediction, truth).flatten(1).mean(1)

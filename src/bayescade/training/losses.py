@@ -85,9 +85,10 @@ def image_error(image: Tensor, truth: Tensor, processes: ProcessGroup = ALONE) -
 
     e_i is the mean squared error. The loss is a weighted mean of the e_i: the weights are detached, about 1 / e_i, and
     normalised so that the value is 1/2. So only the gradient matters, and only the ratios of the e_i decide how much an image
-    counts. With plain least squares one bad image would outweigh a hundred good images.
+    counts. With plain least squares one bad image would outweigh a hundred good images. Several batches of images, on further
+    first axes, have one loss each.
     """
-    errors = ((truth - image) ** 2).flatten(1).mean(1)
+    errors = ((truth - image) ** 2).flatten(-3).mean(-1)
     detached = errors.detach()
-    ratios = errors / (detached + LEAST_SHARE * processes.mean(detached.mean()) + LEAST)
-    return ratios.mean() / (2 * processes.mean(ratios.detach().mean()).clamp_min(LEAST))
+    ratios = errors / (detached + LEAST_SHARE * processes.mean(detached.mean(-1))[..., None] + LEAST)
+    return ratios.mean(-1) / (2 * processes.mean(ratios.detach().mean(-1)).clamp_min(LEAST))

@@ -1,7 +1,7 @@
 """How blocks are computed in a training. It is decided once, from the settings and the device."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from bayescade.bayes.gaussian import Gaussian
 from bayescade.bayes.layers import LastConv
 from bayescade.blocks.block import Block, State
-from bayescade.blocks.fused import FusedRunner, FusedStep, fused_prediction
+from bayescade.blocks.fused import FusedRunner, fused_prediction, fused_steps
 from bayescade.blocks.runner import PlainRunner, StepRunner, plain_prediction
 from bayescade.kernels._triton import is_fused
 from bayescade.training.distributed import ALONE, ProcessGroup
@@ -33,9 +33,9 @@ class TrainingRunner:
         """The function that computes the prediction of a block, differentiable in the parameters of the block."""
         return fused_prediction if self.fused else plain_prediction
 
-    def step_runner(self, block: Block) -> StepRunner:
-        """A runner of the block for training through the whole cascade, with mean weights."""
-        return FusedStep(block, self.step_type) if self.fused else PlainRunner(block)
+    def step_runners(self, blocks: Sequence[Block]) -> list[StepRunner]:
+        """Runners of all blocks for one step of training through the whole cascade, with mean weights."""
+        return fused_steps(blocks, self.step_type) if self.fused else [PlainRunner(block) for block in blocks]
 
     @property
     def autocast(self) -> bool:
