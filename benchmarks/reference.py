@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from bayescade import case_geometry, load_model, ray_transform
-from bayescade.models import list_models
+from bayescade.models import ANY_MODEL, list_models
 from bayescade.phantoms import ellipses, shepp_logan
 
 RUNNERS = {"plain": ["inference.runner=plain"], "perturbation": ["inference.runner=perturbation"]}
@@ -68,9 +68,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("action", choices=["store", "compare"])
     parser.add_argument("file")
-    parser.add_argument("--models", nargs="*", help="names; by default all that are shipped")
+    parser.add_argument("--models", nargs="*", help="names; by default all that are shipped for one scan")
     options = parser.parse_args()
-    names = options.models or [model["name"] for model in list_models() if model["folder"]]
+    shipped = [model["name"] for model in list_models() if model["folder"] and model["name"] != ANY_MODEL]
+    names = options.models or shipped
     if options.action == "store":
         np.savez_compressed(options.file, **{key: map_ for name in names for key, map_ in values(name).items()})
         return

@@ -142,13 +142,13 @@ def test_an_ablation_of_two_variants(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "block.channels=4",
     ]
     arguments = ["any_ablation.py", "--out", str(tmp_path), "--at-once", "2", "--scans", "1", "--device", "cpu"]
-    arguments += ["--only", "standard", "--only", "gradient-only", *(part for text in tiny for part in ("--set", text))]
+    arguments += ["--only", "standard", "--only", "no-memory", *(part for text in tiny for part in ("--set", text))]
     monkeypatch.setattr(
         sys, "argv", [*arguments, "--set", "greedy.restarts=0", "--set", "scans.geometries.most_views=12"]
     )
     example.main()
     lines = [json.loads(line) for line in (tmp_path / "ablation.jsonl").read_text().splitlines()]
-    assert [line["variant"] for line in lines] == ["standard", "gradient-only"]
+    assert [line["variant"] for line in lines] == ["standard", "no-memory"]
     assert all(len(line["blocks"]) == 1 and line["ellipses-views-16"][0] > 5 for line in lines)
 
 

@@ -69,11 +69,12 @@ MANIFEST = Manifest(
 def test_every_shipped_manifest_reads(folder: Path) -> None:
     manifest = read_manifest(folder)
     assert (manifest.method, manifest.case) == (folder.parent.name, folder.name)
-    assert manifest.settings["data"]["ramp"] == "shifted"
-    assert manifest.settings["noise"] == {"model": "gaussian", "relative": 0.01}
+    if manifest.case != "any":
+        assert manifest.settings["data"]["ramp"] == "shifted"
+        assert manifest.settings["noise"] == {"model": "gaussian", "relative": 0.01}
     assert manifest.half
     assert not manifest.trainable
-    assert {block.format for block in manifest.blocks} == {1}
+    assert {block.format for block in manifest.blocks} == ({1} if manifest.case != "any" else {2})
     assert from_json(json.loads(json.dumps(to_json(manifest)))) == manifest
 
 
