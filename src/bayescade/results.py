@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +19,7 @@ MAPS = (
     "image",
     "aleatoric",
     "epistemic",
+    "epistemic_symmetries",
     "mc_standard_error",
     "image_standard_error",
     "aleatoric_standard_error",
@@ -27,7 +28,12 @@ MAPS = (
     "truth",
     "support",
 )
-VARIANCES = ("aleatoric", "epistemic", "aleatoric_standard_error")  # in squared units of the image
+VARIANCES = (
+    "aleatoric",
+    "epistemic",
+    "epistemic_symmetries",
+    "aleatoric_standard_error",
+)  # in squared units of the image
 UNSCALED = ("support", "truth")  # without units, or in the units of the user
 
 
@@ -43,6 +49,8 @@ class Reconstruction:
     geometry: str | None = None  # JSON text of the geometry; None if the data are not a scan
     aleatoric: Tensor | None = None  # variance: uncertainty of the data
     epistemic: Tensor | None = None  # variance: uncertainty of the model
+    # The part of the epistemic variance that lies between the symmetries of the pixel grid.
+    epistemic_symmetries: Tensor | None = None
     mc_standard_error: Tensor | None = None  # Monte-Carlo error of the epistemic standard deviation
     image_standard_error: Tensor | None = None  # Monte-Carlo error of the image
     aleatoric_standard_error: Tensor | None = None  # Monte-Carlo error of the aleatoric variance
@@ -83,6 +91,12 @@ class Reconstruction:
     def std(self) -> Tensor:
         """Predictive standard deviation."""
         return self.variance.sqrt()
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Reconstruction":
+        """The same result with a function applied to all its maps."""
+        maps = {name: getattr(self, name) for name in (*MAPS, "sample_images")}
+        changed = {name: function(value) for name, value in maps.items() if value is not None}
+        return dataclasses.replace(self, **changed)  # type: ignore[arg-type]
 
     def scaled(
         self,

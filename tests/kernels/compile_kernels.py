@@ -32,6 +32,7 @@ SINGLE = ("bias", "partial", "partial_bias", "before", "scale", "mean_out", "var
 WHOLE = (
     "first",
     "image_stride",
+    "channel_stride",
     "pixel_stride",
     "plane_size",
     "in_group",
@@ -81,11 +82,13 @@ def compiled_usage(
     return {"registers": int(found[1]), "spilled": int(found[2]), "shared": compiled.metadata.shared}
 
 
-def convolve(planes: int, into: int, out: int, groups: int, mask: bool, kind: str = "*bf16") -> dict[str, int]:
+def convolve(
+    planes: int, into: int, out: int, groups: int, mask: bool, kind: str = "*bf16", relu: bool = True
+) -> dict[str, int]:
     """A convolution forward, or with a mask that of a gradient."""
     launch = convolution.CONVOLVE if out <= convolution.WIDE else convolution.CONVOLVE_WIDE
     sizes = {"PLANES": planes, "IN": into, "OUT": out, "IN_STRIDE": into, "OUT_STRIDE": out * groups}
-    return usage(convolution._convolve, launch, {**sizes, "MASK": mask}, kind)
+    return usage(convolution._convolve, launch, {**sizes, "MASK": mask, "RELU": relu and not mask}, kind)
 
 
 def weights(into: int, out: int, groups: int, kind: str = "*bf16") -> dict[str, int]:
@@ -142,6 +145,7 @@ print(
             "end of common": convolve(0, 32, 16, 1, False),
             "gradient of common": convolve(0, 32, 64, 1, True),
             "gradient of branches": convolve(0, 32, 16, 2, True),
+            "gradient of planes": convolve(0, 32, 16, 2, False, relu=False),
             "variance": convolve(2, 16, 16, 1, False),
             "weights of branches": weights(16, 32, 2),
             "weights of common": weights(64, 32, 1),

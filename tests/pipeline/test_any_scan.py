@@ -16,15 +16,18 @@ from bayescade.data.noise import Noise
 from bayescade.data.scan import ScanWriter
 from bayescade.data.simulate import Scans
 from bayescade.errors import UserError
+from bayescade.methods._any_scan import AnyScanModel
 from bayescade.models import load_model
 from bayescade.phantoms import ellipses
 from bayescade.physics.cases import case_geometry
 from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
+from bayescade.physics.symmetries import SYMMETRIES
 from bayescade.pipeline import any_scans
 from bayescade.pipeline.evaluate import evaluate
 from bayescade.pipeline.pack import pack_model
 from bayescade.pipeline.train import train
 from bayescade.projectors import ray_transform
+from bayescade.results import Reconstruction
 from bayescade.storage.manifest import read_manifest
 
 SETTINGS = [
@@ -96,6 +99,44 @@ def test_fewer_blocks_give_an_image_too(folder: Path) -> None:
     for name in ("bdgd-plus/sparse-32", "fbp"):
         with pytest.raises(UserError, match="blocks"):
             load_model(name, SCANS[0] if name == "fbp" else None, settings=["blocks=2"])
+
+
+@pytest.mark.parametrize("geometry", SCANS, ids=["parallel", "fan"])
+def test_a_turned_scan_has_the_turned_answer(folder: Path, geometry: Geometry) -> None:
+    """Over all symmetries, if the weights have almost no deviation; with one symmetry the answers differ."""
+    geometry = dataclasses.replace(geometry, image_shape=(20, 16))  # whole squares, see LEVEL_SQUARE
+    y, symmetry = sinogram(geometry), SYMMETRIES[2]  # a mirror image has another estimate of its noise
+    moved = symmetry.geometry(geometry)
+    changes = []
+    for settings in (["symmetries=8"], ["symmetries=1"]):
+        model = load_model(str(folder), settings=settings)
+        assert isinstance(model, AnyScanModel)
+        for name, tensor in (item for tensors in model._weights for item in tensors.items()):
+            if name.endswith("log_std"):
+                tensor.fill_(-20)
+        here, there = model(y, samples=8, geometry=geometry), model(symmetry.data(y), samples=8, geometry=moved)
+        changes.append(float((symmetry.restored(there.image) - here.image).norm() / here.image.norm()))
+    assert changes[0] < 0.1 * changes[1]
+
+
+def test_variance_between_symmetries_is_a_part_of_the_epistemic_one(folder: Path) -> None:
+    y = sinogram(SCANS[0])
+    result = load_model(str(folder), SCANS[0])(y, samples=10)
+    assert result.samples == 10
+    assert result.epistemic is not None
+    assert result.epistemic_symmetries is not None
+    assert bool((result.epistemic >= result.epistemic_symmetries).all())
+    assert float(result.epistemic_symmetries.mean()) > 0
+    result.save(folder / "result.h5")
+    assert torch.equal(Reconstruction.load(folder / "result.h5").epistemic_symmetries, result.epistemic_symmetries)
+    one = load_model(str(folder), SCANS[0])(y, samples=1)
+    assert one.epistemic_symmetries is None
+    images = load_model(str(folder), SCANS[0]).sample_images(y, samples=10, seed=0)
+    assert images.shape == (10, 2, 1, 20, 18)
+    torch.testing.assert_close(images.mean(0), result.image, rtol=0, atol=0.2 * float(result.image.std()))
+    for wrong in ("0", "9", "x"):
+        with pytest.raises(UserError, match=r"symmetries=.*expected a whole number from 1 to 8"):
+            load_model(str(folder), SCANS[0], settings=[f"symmetries={wrong}"])
 
 
 def test_no_block_is_added_after_joint_training(folder: Path) -> None:

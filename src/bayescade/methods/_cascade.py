@@ -278,9 +278,13 @@ class TrainedCascade(Reconstructor):
 
         Gives (index of the batch's first image, batch).
         """
-        batch_size = 1
-        if not self.settings.inference.tolerance:
-            shape = self.problem.operator.domain_shape
-            batch_size = passes_at_once(self.cascade, (shape[-2], shape[-1]), self.problem.device)
-        for first in range(0, len(data), batch_size):
-            yield first, data[first : first + batch_size].to(self.problem.device)
+        for first in range(0, len(data), self.images_at_once):
+            yield first, data[first : first + self.images_at_once].to(self.problem.device)
+
+    @property
+    def images_at_once(self) -> int:
+        """How many images a batch has."""
+        if self.settings.inference.tolerance:
+            return 1
+        height, width = self.problem.operator.domain_shape[-2:]
+        return passes_at_once(self.cascade, (height, width), self.problem.device)

@@ -99,6 +99,7 @@ def any_scan_problem(
     operator: Operator,  # in pixels
     planes: Sequence[str],  # names of `PLANES`
     tv_iterations: int = 0,  # for the first image, by total variation; 0: FBP
+    norm: float | Tensor | None = None,  # of the operator, if it is known
 ) -> InverseProblem:
     """The problem of one scan or of one scan per image; its data are divided by the unit of the image."""
     coarse = tuple(functools.partial(averaged, edge) for edge in COARSE_SQUARES if "coarse" in planes)
@@ -106,12 +107,10 @@ def any_scan_problem(
     level = [level_plane(operator)] if "level" in planes else []
     noise = [noise_plane(operator)] if "noise" in planes else []
     coverage = coverage_planes(operator) if "coverage" in planes else []
-    kind: type[InverseProblem]
-    norm: float | Tensor
-    if isinstance(operator, PerImageProjector):
-        kind, norm = ScanPerImage, norms(operator, len(operator.geometries), NORM).to(operator.device)
-    else:
-        kind, norm = InverseProblem, operator.norm
+    kind = ScanPerImage if isinstance(operator, PerImageProjector) else InverseProblem
+    if norm is None and isinstance(operator, PerImageProjector):
+        norm = norms(operator, len(operator.geometries), NORM).to(operator.device)
+    norm = norm if norm is not None else operator.norm
     return kind(
         operator,
         initial_image=FirstImage(operator, norm, tv_iterations) if tv_iterations else None,

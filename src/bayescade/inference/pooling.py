@@ -1,0 +1,76 @@
+"""Results of several passes for the same images as one result, and results of several batches as one."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bayescade.results import MAPS, Reconstruction
+
+
+def pooled(
+    parts: Sequence[tuple[int, Reconstruction]],  # number of samples, and their result
+) -> Reconstruction:
+    """The result of all samples together, by the law of total variance.
+
+    Every part counts by its number of samples. The image is the mean of the images, the aleatoric variance that of the
+    variances. The epistemic variance is the mean of those within the parts plus the variance of the images between the parts,
+    `epistemic_symmetries`. The parts are all that there are: their variance has no correction for a small number of parts.
+    """
+    if len(parts) == 1:
+        return parts[0][1]
+    total = sum(count for count, _ in parts)
+    shares = torch.tensor([count / total for count, _ in parts]).to(parts[0][1].image)
+    results = [result for _, result in parts]
+    first = results[0]
+
+    def stacked(name: str) -> Tensor | None:
+        values = [getattr(result, name) for result in results]
+        return torch.stack(values) if all(value is not None for value in values) else None
+
+    def mean(values: Tensor | None) -> Tensor | None:
+        return torch.einsum("p,p...->...", shares, values) if values is not None else None
+
+    def error(values: Tensor | None) -> Tensor | None:
+        """The standard error of a mean, from those of the parts."""
+        return torch.einsum("p,p...->...", shares**2, values**2).sqrt() if values is not None else None
+
+    images = stacked("image")
+    assert images is not None
+    image = mean(images)
+    assert image is not None
+    between = mean((images - image) ** 2)
+    within, aleatoric = stacked("epistemic"), stacked("aleatoric")
+    epistemic = mean(within)
+    if epistemic is None:
+        return dataclasses.replace(first, image=image)
+    assert between is not None
+    assert within is not None
+    epistemic = epistemic + between
+    deviations = stacked(
+        "mc_standard_error"
+    )  # of the standard deviations: those of the variances are 2 std times as large
+    std_error = error(2 * within.sqrt() * deviations) if deviations is not None else None
+    return dataclasses.replace(
+        first,
+        image=image,
+        aleatoric=mean(aleatoric),
+        epistemic=epistemic,
+        epistemic_symmetries=between,
+        mc_standard_error=std_error / (2 * epistemic.sqrt()).clamp_min(1e-30) if std_error is not None else None,
+        image_standard_error=error(stacked("image_standard_error")),
+        aleatoric_standard_error=error(stacked("aleatoric_standard_error")),
+        samples=total if first.samples else 0,
+    )
+
+
+def concatenated(results: Sequence[Reconstruction]) -> Reconstruction:
+    """The results of batches as one result; it has the maps that all of them have."""
+    if len(results) == 1:
+        return results[0]
+    maps = {}
+    for name in MAPS:
+        values = [getattr(result, name) for result in results]
+        maps[name] = torch.cat(values) if all(value is not None for value in values) else None
+    return dataclasses.replace(results[0], **maps)  # type: ignore[arg-type]
