@@ -118,7 +118,7 @@ def demo(
         f"{answer['seconds']:.1f} s",
         f"90 % intervals cover {answer['coverage']['0.9']:.1%} of the pixels; "
         f"{answer['epistemic_share']:.2%} of the variance is epistemic",
-        f"{answer['samples']} samples: Monte-Carlo error {answer['mc_relative_error']:.1%} of the epistemic std",
+        f"{answer['samples']} samples over the symmetries of the pixel grid",
         f"wrote {' and '.join(answer['files'])}",
     ]
     _print_answer(answer, lines, json_output)

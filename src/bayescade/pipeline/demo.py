@@ -85,7 +85,6 @@ def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
         "coverage": uncertainty["coverage"],
         "epistemic_share": uncertainty["epistemic_share"],
         "samples": result.samples,
-        "mc_relative_error": uncertainty["mc_relative_error"],
         "seconds": seconds,
         "files": [str(Path(folder) / name) for name in FILES],
     }
