@@ -11,6 +11,7 @@ from bayescade.phantoms import shepp_logan
 from bayescade.physics.cases import case_geometry
 from bayescade.physics.filters import WINDOWS, apply_ramp, ramp_kernel
 from bayescade.physics.geometry import ParallelBeam
+from bayescade.physics.redundancy import density_weights
 from bayescade.projectors import ray_transform
 
 
@@ -188,3 +189,33 @@ def test_a_displaced_parallel_detector_sees_the_outside_once(offset: float) -> N
     radius = np.hypot(i - 18, j - 3)
     assert float(image[radius < 6].mean()) == pytest.approx(1, abs=0.01)
     assert float(image[(radius > 10) & (np.hypot(i, j) < 31)].mean()) == pytest.approx(0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "angles",
+    [
+        np.concatenate([np.arange(60) / 60, 1 + np.arange(15) / 15]) * math.pi / 2,  # two densities
+        np.arange(80) * math.pi / 60,  # a third of the directions twice
+    ],
+    ids=["two densities", "240 degrees"],
+)
+def test_views_at_unequal_steps_count_by_their_angle(angles: np.ndarray) -> None:
+    """A disc far from the border: 1 inside. With equal weights it would be an ellipse of other values."""
+    scan = ParallelBeam(angles, 91, image_shape=(64, 64))
+    axis = torch.arange(64.0) - 31.5
+    disc = (axis[:, None] ** 2 + axis[None, :] ** 2 <= 100).float()[None, None]
+    operator = ray_transform(scan)
+    image = operator.fbp(operator(disc))
+    assert float((image[disc > 0] - 1).abs().mean()) < 0.05
+    assert float(image[0, 0, 28:36, 28:36].mean()) == pytest.approx(1, abs=0.01)
+
+
+def test_equal_steps_have_equal_weights_also_beside_holes() -> None:
+    for angles in (
+        np.arange(32) * math.pi / 32,
+        0.3 + np.arange(360) * math.pi / 180,
+        np.arange(40) * math.pi / 120,
+        np.concatenate([np.arange(30), 60 + np.arange(30)]) * math.pi / 180,
+        np.array([0.7]),
+    ):
+        assert density_weights(ParallelBeam(angles, 9, image_shape=(8, 8))) is None

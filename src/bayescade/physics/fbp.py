@@ -6,7 +6,8 @@ Parallel beams, with A' the exact transpose of Joseph's line integrals,
 
 The weights of such a transpose over the bins of one view add up to p^2 / w; dividing by that makes it an
 interpolation. Every view has weight pi / views, as in the paper: exact for equal steps over 180 or 360 degrees; for a
-limited arc the measured part is too large by the factor 180 degrees / arc.
+limited arc the measured part is too large by the factor 180 degrees / arc. Views at unequal steps have weights in proportion
+to their angles, with the same sum (not for the ramp `shifted`, which is the paper's).
 
 Fan beams on a flat detector. With the detector scaled to the centre of rotation, a = s SOD / SDD, and U = SOD - r . e
 the distance of a point r from the source (in direction e from the centre) along the central ray,
@@ -32,7 +33,14 @@ from torch import Tensor
 
 from bayescade.physics.filters import apply_ramp
 from bayescade.physics.geometry import FanBeam, Geometry
-from bayescade.physics.redundancy import displaced_weights, is_full_circle, missing_bins, ray_weights, view_weights
+from bayescade.physics.redundancy import (
+    density_weights,
+    displaced_weights,
+    is_full_circle,
+    missing_bins,
+    ray_weights,
+    view_weights,
+)
 
 Beam = TypeVar("Beam", bound=Geometry)
 # The last step of FBP, from filtered sinograms (..., 1, views, bins) to images: A' for parallel beams,
@@ -58,9 +66,10 @@ def fbp_weights(geometry: Geometry, ramp: str = "band-limited") -> Weights:
             ray_weights(geometry) * np.cos(geometry.fan_angles())[None, :], view_weights(geometry), 1.0, added
         )
     scale = math.pi / geometry.views * geometry.bin_width / geometry.pixel_size**2
+    views = density_weights(geometry) if ramp != "shifted" else None
     if ramp == "shifted" or not any(added) or not is_full_circle(geometry):
-        return Weights(None, None, scale, (0, 0))
-    return Weights(np.tile(displaced_weights(geometry), (geometry.views, 1)), None, scale, added)
+        return Weights(None, views, scale, (0, 0))
+    return Weights(np.tile(displaced_weights(geometry), (geometry.views, 1)), views, scale, added)
 
 
 class FilteredBackProjection:

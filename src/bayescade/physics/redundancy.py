@@ -21,6 +21,8 @@ from bayescade.physics.geometry import FanBeam, Geometry
 
 FULL_TURN = 2 * math.pi
 SLACK = 1e-6  # radians: angles in files are rounded
+HOLE = 2.5  # steps between neighbouring views: a larger gap is a hole
+EQUAL = 1e-3  # difference of weights of views that is rounding
 
 
 def is_full_circle(geometry: Geometry) -> bool:
@@ -28,7 +30,7 @@ def is_full_circle(geometry: Geometry) -> bool:
     if geometry.views < 3:
         return False
     _, gaps = _gaps(geometry)
-    return bool(gaps.max() <= min(2.5 * _step(gaps), FULL_TURN / 4))
+    return bool(gaps.max() <= min(HOLE * _step(gaps), FULL_TURN / 4))
 
 
 def scan_kind(geometry: FanBeam) -> str:
@@ -77,6 +79,25 @@ def view_weights(geometry: FanBeam) -> NDArray[np.float64]:
     weights = np.empty(len(order))
     weights[order] = (before + after) / 2
     return weights
+
+
+def density_weights(geometry: Geometry) -> NDArray[np.float64] | None:
+    """Weights of the views of a parallel beam, with mean 1: half the gaps to the two neighbours, (views,).
+
+    Angles count modulo pi. A gap of more than HOLE steps, and HOLE times as large as the gaps beside it, was not measured:
+    beside it a view counts by its other gap. None if the weights of all views are equal.
+    """
+    turned = np.mod(np.asarray(geometry.angles), math.pi)
+    turned = np.where(turned > math.pi - SLACK, 0.0, turned)
+    order = np.argsort(turned, kind="stable")
+    gaps = np.diff(turned[order], append=turned[order[0]] + math.pi)
+    before, after = np.roll(gaps, 1), gaps
+    beside = np.maximum(before, np.roll(gaps, -1))
+    is_hole = (gaps > HOLE * _step(gaps)) & (gaps > HOLE * beside)
+    sides = np.where(is_hole, before, after) + np.where(np.roll(is_hole, 1), after, before)
+    weights = np.empty(len(order))
+    weights[order] = sides / sides.mean()
+    return weights if np.ptp(weights) > EQUAL else None
 
 
 def arc_position(geometry: FanBeam) -> NDArray[np.float64]:
