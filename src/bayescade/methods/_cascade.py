@@ -150,7 +150,7 @@ def load(
         if not text.startswith("inference."):
             known = [f"inference.{field.name}" for field in dataclasses.fields(InferenceSettings)]
             known += ["blocks"] if manifest.joint is not None else []
-            known += ["symmetries"] if "scans" in stored and manifest.geometry is None else []
+            known += ["symmetries"] if "scans" in stored else []
             raise UserError(
                 f"--set {text}: settings of the training cannot change after the training; you can set: {', '.join(known)}"
             )
