@@ -87,3 +87,28 @@ def test_every_image_has_every_score() -> None:
     assert {"nll", "crps", "width", "coverage:0.9", "coverage_by_stratum:edge", "ause_ratio"} <= set(found)
     assert all(len(values) == 3 for values in found.values())
     assert found["width"] == pytest.approx([2 * 1.6449 * 0.1] * 3, rel=1e-3)
+
+
+def test_the_interval_score_is_that_of_its_definition() -> None:
+    error, half = torch.tensor([0.0, 0.5, -3.0]).double(), torch.tensor([1.0, 1.0, 2.0]).double()
+    assert scores.interval_score(error, half, 0.9) == pytest.approx((2 + 2 + 4 + 20 * 1.0) / 3)
+
+
+def test_the_best_interval_score_is_that_of_the_right_width() -> None:
+    error, std = gaussian_errors()
+    by_factor = [scores.interval_score(error, f * scores.quantile(0.9) * std, 0.9) for f in (0.7, 1.0, 1.4)]
+    assert by_factor[1] == min(by_factor)
+
+
+def test_calibrated_errors_are_found_as_claimed_and_never_far() -> None:
+    error, std = gaussian_errors()
+    assert scores.claimed_over_found(error, std) == pytest.approx(1, abs=0.01)
+    assert scores.claimed_over_found(error, std / 2) == pytest.approx(0.5, abs=0.005)
+    assert scores.claimed_over_found(torch.zeros(3), torch.ones(3)) == math.inf
+    assert scores.beyond(error, std, 2.0) == pytest.approx(2 * stats.norm.sf(2.0), abs=0.002)
+
+
+def test_ence_of_calibrated_errors_is_its_floor() -> None:
+    rng = np.random.default_rng(5)
+    found = [scores.ence(torch.from_numpy(rng.normal(size=1000)), torch.ones(1000).double()) for _ in range(200)]
+    assert np.mean(found) == pytest.approx(scores.ence_floor(1000), rel=0.05)

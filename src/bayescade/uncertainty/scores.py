@@ -11,6 +11,7 @@ from torch import Tensor
 LEVELS = (0.5, 0.68, 0.9, 0.95)  # of the central intervals of `coverage`
 WIDTH_LEVEL = 0.9  # level of the central interval for `width` and `coverage_by_stratum`
 BINS = 10  # number of bins of `ence`
+FAR = 5.0  # standard deviations: errors beyond this should not occur
 CURVE = 100  # number of points of a curve
 EDGE = 0.01  # smallest difference between the true values of neighbouring pixels at an edge
 
@@ -28,6 +29,9 @@ def uncertainty_scores(
             "nll": nll(error, std),
             "crps": crps(error, std),
             "width": 2 * quantile(WIDTH_LEVEL) * float(std.mean()),
+            "interval_score": interval_score(error, quantile(WIDTH_LEVEL) * std, WIDTH_LEVEL),
+            "beyond_5_std": beyond(error, std, FAR),
+            "claimed_over_found": claimed_over_found(error, std),
             "miscalibration_area": miscalibration_area(error, std),
             "ence": ence(error, std),
             "ause_ratio": ause_ratio(error, std),
@@ -65,6 +69,38 @@ def crps(error: Tensor, std: Tensor) -> float:
 def coverage(error: Tensor, std: Tensor, level: float) -> float:
     """Fraction of the pixels whose true value is in the central interval of this level."""
     return float((error.abs() <= quantile(level) * std).double().mean())
+
+
+def interval_score(
+    error: Tensor,
+    half_width: Tensor,  # of the interval of every pixel
+    level: float,
+) -> float:
+    """Mean interval score (Gneiting and Raftery 2007) of intervals around the prediction: the smaller the better.
+
+    The width, plus 2 / (1 - level) times the distance of a missed truth from the interval.
+    """
+    missed = (error.abs() - half_width).clamp_min(0)
+    return float((2 * half_width + 2 / (1 - level) * missed).mean())
+
+
+def beyond(error: Tensor, std: Tensor, deviations: float) -> float:
+    """Fraction of the pixels with an error of more than so many standard deviations."""
+    return float((error.abs() > deviations * std).double().mean())
+
+
+def claimed_over_found(error: Tensor, std: Tensor) -> float:
+    """Root of the mean predicted variance, divided by the root mean square error; infinite without any error."""
+    found = error.square().mean().sqrt()
+    return float(std.square().mean().sqrt() / found) if float(found) > 0 else math.inf
+
+
+def ence_floor(pixels: int) -> float:
+    """The expected `ence` of calibrated Gaussian predictions of so many independent pixels: it is not 0.
+
+    The root mean square of n normal errors has a relative standard deviation of 1 / sqrt(2 n).
+    """
+    return math.sqrt(2 / math.pi) / math.sqrt(2 * pixels / BINS)
 
 
 def miscalibration_area(error: Tensor, std: Tensor) -> float:

@@ -1,0 +1,90 @@
+"""Simulated scans of one geometry and noise, as good as a good scanner makes them: for calibration and for tests of it."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from bayescade.consistency.centre import STATED
+from bayescade.data.noise import Noise
+from bayescade.data.objects import seen_whole
+from bayescade.data.scanner import Scanner, draw_errors
+from bayescade.data.simulate import scans_with_errors
+from bayescade.data.sources import Source, image_source
+from bayescade.physics.geometry import Geometry
+from bayescade.projectors import ray_transform
+from bayescade.seeds import derived_seed
+
+FAMILIES = ("ellipses", "textured", "polygons", "lines", "inserts")
+# A finer grid, bins that are areas, and a centre of rotation that is known as well as a stated one usually is.
+CLEAN = Scanner(grid_factor=2, rays_per_bin=2, centre_error=STATED)
+AT_ONCE = 10  # scans
+SCALE_FREE = ("gaussian",)  # noise models that do not depend on the units of the data
+
+
+@dataclasses.dataclass(frozen=True)
+class ScanKind:
+    """Which scans are simulated."""
+
+    geometry: Geometry
+    noise: Noise
+    # The largest line integral of every scan. Only for noise that depends on it: counted photons.
+    largest: float | None = None
+    scanner: Scanner = CLEAN
+
+    @property
+    def needs_scale(self) -> bool:
+        """Whether the noise depends on the values of the data."""
+        return self.noise.model not in SCALE_FREE
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulatedScan:
+    """One scan, its truth, and what was wrong with its centre."""
+
+    sinogram: Tensor  # (1, 1, views, bins)
+    truth: Tensor  # (1, 1, height, width)
+    family: str
+    shift: float  # bins: the true offset is larger than that of the geometry by this
+    index: int
+
+
+def simulated_scans(
+    kind: ScanKind,
+    count: int,
+    *,
+    seed: int,
+    split: str,
+    families: Sequence[str] = FAMILIES,  # in turn
+    device: torch.device | str = "cpu",
+) -> Iterator[SimulatedScan]:
+    """The scans 0 to count - 1. Scan i depends on the seed, the split and on i only."""
+    shape, factor = kind.geometry.image_shape, kind.scanner.grid_factor
+    sources = {name: image_source(name, shape, seed=seed, split=split, device=device) for name in families}
+    scan_seed = derived_seed(seed, split, "scans")
+    for first in range(0, count, AT_ONCE):
+        indices = range(first, min(first + AT_ONCE, count))
+        images = torch.cat([one_image(sources, families, index, factor) for index in indices])
+        images = scaled(seen_whole(images, [kind.geometry] * len(images)), kind)
+        geometries = [kind.geometry] * len(images)
+        scans = scans_with_errors(images, geometries, kind.scanner, kind.noise, scan_seed, list(indices))
+        for number, index in enumerate(indices):
+            errors = draw_errors(kind.scanner, kind.geometry, scan_seed, index)
+            part = slice(number, number + 1)
+            family = families[index % len(families)]
+            yield SimulatedScan(scans.sinogram[part], scans.truth[part], family, float(errors.centre), index)
+
+
+def one_image(sources: dict[str, Source], families: Sequence[str], index: int, factor: int) -> Tensor:
+    """The image of a scan: the families take turns."""
+    return sources[families[index % len(families)]].images(index // len(families), 1, factor)
+
+
+def scaled(images: Tensor, kind: ScanKind) -> Tensor:
+    """The images with values for which the largest line integral is that of the kind, if the noise depends on it."""
+    if not kind.needs_scale or kind.largest is None:
+        return images
+    coarse = torch.nn.functional.avg_pool2d(images, kind.scanner.grid_factor)
+    largest = ray_transform(kind.geometry, images.device)(coarse).amax((1, 2, 3)).clamp_min(1e-30)
+    return images * (kind.largest / largest).reshape(-1, 1, 1, 1)

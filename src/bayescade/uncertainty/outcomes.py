@@ -1,0 +1,91 @@
+"""What became of one reconstruction whose truth is known: all that the calibration of many images needs, in little memory."""
+
+import dataclasses
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from bayescade.results import Reconstruction
+from bayescade.uncertainty.conformal import image_losses
+from bayescade.uncertainty.strata import LEAST_PIXELS, steps, strata
+
+REGION_SIZES = (1, 2, 4, 8, 16, 32)  # edges of square regions, in pixels
+STEEP = 0.1  # the pixels with the largest gradients of the truth: this part of all
+
+
+@dataclasses.dataclass(frozen=True)
+class StratumOutcome:
+    """The pixels of one stratum of one image."""
+
+    losses: NDArray[np.float64]  # (multipliers,): share of the pixels with |error| / std above each multiplier
+    squared_error: float  # sum over the pixels
+    variance: float  # sum over the pixels
+    std: float  # sum over the pixels
+    pixels: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """One image."""
+
+    family: str  # of its object
+    strata: dict[int, StratumOutcome]
+    regions: dict[int, NDArray[np.float64]]  # size -> losses of the means over regions
+    steep: NDArray[np.float64]  # losses of the pixels with the largest gradients of the truth
+    object_pixels: NDArray[np.float64]  # losses of the pixels of the object
+    claimed: float  # root of the mean variance
+    found: float  # root of the mean squared error
+    psnr: float
+
+
+def region_ratios(error: Tensor, variance: Tensor, size: int) -> Tensor:
+    """|mean error| / root of the mean variance, over square regions side by side, (regions,).
+
+    The root of the mean variance is the standard deviation of a mean of pixels whose errors are all the same: the largest
+    that it can be.
+    """
+    mean_error, mean_variance = (avg_pool2d(values[None, None], size) for values in (error, variance))
+    return (mean_error.abs() / mean_variance.clamp_min(1e-30).sqrt()).flatten()
+
+
+def outcome(
+    result: Reconstruction,  # of one image
+    truth: Tensor,  # (1, 1, height, width)
+    family: str,
+    data_range: float = 1.0,
+) -> Outcome:
+    """The outcome of one image."""
+    image, variance = result.image.double().cpu(), result.variance.double().cpu().clamp_min(1e-30)
+    truth = truth.double().cpu()
+    error, std = image - truth, variance.sqrt()
+    labels = strata(image, std)
+    ratios = error.abs() / std
+    by_stratum = {}
+    for index in labels.unique().tolist():
+        chosen = labels == index
+        if int(chosen.sum()) >= LEAST_PIXELS:
+            by_stratum[index] = StratumOutcome(
+                image_losses(ratios[chosen].numpy()),
+                float(error[chosen].square().sum()),
+                float(variance[chosen].sum()),
+                float(std[chosen].sum()),
+                int(chosen.sum()),
+            )
+    sizes = [size for size in REGION_SIZES if size <= min(image.shape[-2:])]
+    gradient = steps(truth)[0, 0]
+    steep = ratios[0, 0][gradient >= gradient.flatten().quantile(1 - STEEP)]
+    inside = ratios[truth > 0.01 * data_range]
+    found = float(error.square().mean().sqrt())
+    return Outcome(
+        family=family,
+        strata=by_stratum,
+        regions={size: image_losses(region_ratios(error[0, 0], variance[0, 0], size).numpy()) for size in sizes},
+        steep=image_losses(steep.numpy()),
+        object_pixels=image_losses((inside if len(inside) else ratios.flatten()).numpy()),
+        claimed=float(variance.mean().sqrt()),
+        found=found,
+        psnr=20 * math.log10(data_range / found) if found > 0 else math.inf,
+    )

@@ -1,0 +1,96 @@
+"""Strata of pixels, from the prediction alone: intervals are calibrated in each, so that none pays for another.
+
+A stratum is a class of the predicted standard deviation, relative to the level of the image, and whether the predicted
+image has an edge there. All limits are fixed beforehand. `merged` joins strata that too few calibration images have.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+STD_LIMITS = (0.003, 0.01, 0.03)  # of the level
+EDGE = 0.1  # difference of neighbouring pixels of the predicted image, relative to the level
+LEAST_PIXELS = 10  # an image has a stratum if it has so many pixels of it
+NAMES = tuple(
+    f"{where}, std {size}"
+    for where in ("flat", "edge")
+    for size in ("below 0.3 %", "0.3 to 1 %", "1 to 3 %", "above 3 %")
+)
+
+
+def strata(
+    image: Tensor,  # (batch, 1, height, width)
+    std: Tensor,  # (batch, 1, height, width)
+) -> Tensor:
+    """The stratum of every pixel, an index of NAMES, (batch, 1, height, width)."""
+    unit = levels(image).reshape(-1, 1, 1, 1).to(image)
+    limits = torch.tensor(STD_LIMITS, dtype=image.dtype, device=image.device)
+    size = torch.bucketize((std / unit).contiguous(), limits)
+    return size + (len(STD_LIMITS) + 1) * (steps(image) > EDGE * unit)
+
+
+def levels(
+    image: Tensor,  # (batch, 1, height, width)
+) -> Tensor:
+    """The level of every image, (batch,): sum u^2 / sum u over its positive values u, its value if it has one value.
+
+    1 for an image that is nowhere positive.
+    """
+    positive = image.clamp_min(0).flatten(1).double()
+    total = positive.sum(1)
+    level = (positive**2).sum(1) / torch.where(total > 0, total, 1)
+    return torch.where(level > 0, level, 1)
+
+
+def steps(
+    image: Tensor,  # (..., height, width)
+) -> Tensor:
+    """The largest difference of a pixel to its four neighbours, of the shape of the image."""
+    largest = torch.zeros_like(image)
+    down, right = image.diff(dim=-2).abs(), image.diff(dim=-1).abs()
+    for part, step in (
+        (largest[..., 1:, :], down),
+        (largest[..., :-1, :], down),
+        (largest[..., 1:], right),
+        (largest[..., :-1], right),
+    ):
+        torch.maximum(part, step, out=part)
+    return largest
+
+
+def merged(
+    counts: Mapping[int, int],  # stratum -> number of calibration images that have it
+    least: int,  # images that a stratum needs
+) -> dict[int, tuple[int, ...]]:
+    """Groups of strata with enough images each: stratum -> its group; strata that no image has belong to a group too.
+
+    Neighbouring classes of the standard deviation are joined, flat pixels and edges apart. All strata are one group if
+    that is not enough.
+    """
+    classes = len(STD_LIMITS) + 1
+    groups = [group for first in (0, classes) for group in joined(list(range(first, first + classes)), counts, least)]
+    if any(most(counts, group) < least for group in groups):
+        groups = [list(range(2 * classes))]
+    return {index: tuple(group) for group in groups for index in group}
+
+
+def joined(order: list[int], counts: Mapping[int, int], least: int) -> list[list[int]]:
+    """The strata in their order, cut into groups: a group ends as soon as it has enough images, and the rest joins the last."""
+    groups: list[list[int]] = []
+    current: list[int] = []
+    for index in order:
+        current.append(index)
+        if most(counts, current) >= least:
+            groups.append(current)
+            current = []
+    if current and groups:
+        groups[-1] += current
+    elif current:
+        groups.append(current)
+    return groups
+
+
+def most(counts: Mapping[int, int], group: list[int]) -> int:
+    """How many images have the most frequent stratum of a group: so many images have the group, at least."""
+    return max(counts.get(index, 0) for index in group)
