@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from bayescade.blocks import deterministic, heteroscedastic, homoscedastic
-from bayescade.blocks.block import Block, BlockSettings, State
+from bayescade.blocks.block import Block, State
 from bayescade.blocks.heteroscedastic import VarianceNet
 from bayescade.blocks.runner import PlainRunner
 from bayescade.blocks.sampling import ActivationNoise, MeanWeights, SampledWeights
+from bayescade.blocks.settings import BlockSettings
 from bayescade.errors import UserError
 from bayescade.testing import check_block
 

@@ -105,13 +105,6 @@ def projected(kernel: Any, tile: Any, names: tuple[str, str], **constants: Any) 
     return compiled_usage(kernel, projection_types(kernel), known, {"num_warps": tile.warps, "num_stages": 3})
 
 
-def transposed_interpolation(images: int) -> dict[str, int]:
-    """The transpose of the interpolation of FBP, for this number of images at once."""
-    kernel = projection.transpose_interpolation
-    known = {"PIXELS": _gpu.PIXELS // images, "IMAGES": images}
-    return compiled_usage(kernel, projection_types(kernel), known, {"num_warps": 4, "num_stages": 3})
-
-
 def projection_types(kernel: Any) -> dict[str, str]:
     """Types of the arguments of a projection of single-precision images."""
     double = ("cosine", "sine", "numbers", "reach")
@@ -121,7 +114,7 @@ def projection_types(kernel: Any) -> dict[str, str]:
 
 RAYS, PIXELS = ("VIEWS", "BINS"), ("TILE_HEIGHT", "TILE_WIDTH")
 POINTERS = (
-    "rows columns sinograms by_angle by_offset images_in images_out cosine sine numbers reach counts".split()  # noqa: SIM905
+    "rows columns sinograms by_angle by_offset images_out cosine sine numbers reach counts".split()  # noqa: SIM905
 )
 back = {"TAPS": 3, "UNROLLED": 3, "PARALLEL": False, "INTERPOLATE": False}
 last = {"IN": 16, "SHARED": True}
@@ -136,8 +129,10 @@ print(
             ),
             "derivatives of a projection": projected(projection.project_derivatives, _gpu.ray_tile(16), RAYS),
             "back-projection": projected(projection.back_project, _gpu.pixel_tile(16), PIXELS, **back),
-            "transposed interpolation": transposed_interpolation(16),
-            "transposed interpolation of one": transposed_interpolation(1),
+            "transposed interpolation": projected(projection.transpose_interpolation, _gpu.ray_tile(16), RAYS),
+            "transposed interpolation of one": projected(
+                projection.transpose_interpolation, _gpu.ray_tile(1), RAYS, images=1, ALIGNED=1
+            ),
             "layout": usage(frame._lay_out, frame.LAY_OUT, {"SCALE": True}),
             "first": convolve(1, 0, 16, 2, False),
             "branches": convolve(0, 16, 32, 2, False),

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from bayescade.bayes.gaussian import Gaussian
 from bayescade.bayes.last_layer import PlainInputs
-from bayescade.blocks.block import Block, BlockSettings, State
+from bayescade.blocks.block import Block, State
 from bayescade.blocks.runner import PlainRunner, plain_prediction
 from bayescade.blocks.sampling import ActivationNoise, MeanWeights
+from bayescade.blocks.settings import BlockSettings
 from bayescade.kernels._triton import available
 from bayescade.testing import check_runner
 from tests.conftest import skip

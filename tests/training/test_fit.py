@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks import heteroscedastic
-from bayescade.blocks.block import Block, BlockSettings
+from bayescade.blocks.block import Block
+from bayescade.blocks.settings import BlockSettings
 from bayescade.errors import Failure, UserError
 from bayescade.physics.geometry import ParallelBeam
 from bayescade.physics.problem import InverseProblem

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks import heteroscedastic, homoscedastic
-from bayescade.blocks.block import Block, BlockSettings, State
+from bayescade.blocks.block import Block, State
 from bayescade.blocks.runner import PlainRunner
 from bayescade.blocks.sampling import MeanWeights
+from bayescade.blocks.settings import BlockSettings
 from bayescade.errors import Failure
 from bayescade.training import greedy, posterior
 from bayescade.training.fit import FitSettings

@@ -14,15 +14,19 @@ from torch import Tensor
 
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks import heteroscedastic
-from bayescade.blocks.block import Block, BlockSettings, State
+from bayescade.blocks.block import Block, State
 from bayescade.blocks.runner import PlainRunner
 from bayescade.blocks.sampling import MeanWeights
+from bayescade.blocks.settings import BlockSettings
 from bayescade.errors import Failure, UserError
+from bayescade.models import load_model
 from bayescade.networks.cascade import Cascade, step
 from bayescade.phantoms import ellipses
 from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
 from bayescade.physics.problem import InverseProblem
+from bayescade.physics.symmetries import SYMMETRIES
 from bayescade.pipeline import any_scans
+from bayescade.pipeline.pack import pack_model
 from bayescade.pipeline.train import train
 from bayescade.projectors import PerImageProjector, ray_transform
 from bayescade.projectors.any_scan import PLANES, any_scan_problem
@@ -43,7 +47,7 @@ from bayescade.training.joint import (
     train_jointly,
     validation_psnr,
 )
-from bayescade.training.joint_step import DECAY, Examples, JointSteps, cascade_loss, examples_of
+from bayescade.training.joint_step import DECAY, Batch, Examples, JointSteps, cascade_loss, examples_of
 from bayescade.training.posterior import median_log_std
 from bayescade.training.runner import TrainingRunner
 from bayescade.training.sets import ProblemSet
@@ -192,7 +196,8 @@ def plain_set(images: int) -> ProblemSet:
 def order_of(examples: list[Examples], seed: int = 0, epoch: int = 0) -> list[tuple[int, list[int]]]:
     """The batches of an epoch: the number of the set, and the images."""
     numbers = {id(part): number for number, part in enumerate(examples)}
-    return [(numbers[id(part)], indices.tolist()) for part, indices in shuffled(examples, 4, seed, epoch)]
+    batches = shuffled(examples, 4, seed, epoch)
+    return [(numbers[id(batch.examples)], batch.indices.tolist()) for batch in batches]
 
 
 def example_sets() -> list[Examples]:
@@ -234,7 +239,7 @@ def test_a_batch_has_the_scans_of_its_images(beam: Callable[[int], Geometry]) ->
     examples = examples_of(first_stage([scan_set(beam, images, torch.float64, images) for images in (7, 9)], 4))
     for number, indices in ((0, [3, 0, 6]), (1, [8, 2, 7]), (0, [5, 1])):
         part = examples[number]
-        loss = steps.load((part, torch.tensor(indices))).run(0.0)
+        loss = steps.load(Batch(part, torch.tensor(indices))).run(0.0)
         operator = PerImageProjector([beam(index) for index in indices], dtype=torch.float64)
         views, bins = operator.range_shape[1:]
         y = part.y[indices][..., :views, :bins]
@@ -243,6 +248,38 @@ def test_a_batch_has_the_scans_of_its_images(beam: Callable[[int], Geometry]) ->
         expected = loss_of(blocks, (problem, y, part.truth[indices]))
         torch.testing.assert_close(loss, expected.detach(), rtol=1e-10, atol=0)
     assert len(steps.steps) == 2
+
+
+@pytest.mark.parametrize("beam", [parallel_beam, fan_beam])
+def test_a_batch_is_moved_with_its_scans(beam: Callable[[int], Geometry]) -> None:
+    """Its loss is that of the moved images with the scans that give their data."""
+    planes = [name for name in PLANES if name != "coarse"]  # squares of pixels that do not divide the image
+    blocks = [heteroscedastic.build(BLOCK, torch.Generator().manual_seed(k), INPUTS - 2).double() for k in range(2)]
+    for block in blocks:
+        block.use_levels()
+    scans = [dataclasses.replace(beam(index), image_shape=(8, 8)) for index in range(5)]
+    operator = PerImageProjector(scans, dtype=torch.float64, room=Room.of(scans))
+    truth = ellipses.generate(5, (8, 8), seed=0).double()
+    problem = any_scan_problem(operator, planes, tv_iterations=3)
+    y = operator(truth)
+    y = y + 0.1 * torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).double() * (y > 0)
+    (part,) = examples_of(first_stage([(problem, y, truth)], 4))
+    steps = JointSteps(blocks, adam(blocks, JointSettings()), clip=0.0, runner=RUNNER)
+    indices, losses = [4, 0, 3], []
+    for move in range(problem.moves):
+        symmetry = SYMMETRIES[move]
+        moved = PerImageProjector([symmetry.geometry(scans[index]) for index in indices], dtype=torch.float64)
+        data = torch.zeros(len(indices), *moved.range_shape).double()
+        for own, index in zip(data, indices, strict=True):
+            views, bins = scans[index].sinogram_shape
+            own[:, :views, :bins] = symmetry.data(y[index][:, :views, :bins])
+        assert isinstance(part.problem.norm, Tensor)
+        expected_problem = any_scan_problem(moved, planes, tv_iterations=3, norm=part.problem.norm[indices])
+        losses.append(loss_of(blocks, (expected_problem, data, symmetry.image(truth[indices]))).item())
+        loss = steps.load(Batch(part, torch.tensor(indices), move)).run(0.0)
+        assert float(loss) == pytest.approx(losses[-1], rel=1e-6)
+    assert len(set(losses)) == len(SYMMETRIES) == 8
+    assert len(steps.steps) == 1
 
 
 def greedy_training() -> Training:
@@ -312,6 +349,7 @@ SETTINGS = [
     "greedy.restarts=0",
     "fit.epochs=1",
     "fit.batch=4",
+    "block.scales=1",
     "block.channels=4",
     "block.memory_channels=2",
     "scans.geometries.most_views=12",
@@ -361,6 +399,15 @@ def stopped(folder: Path, save: int, *settings: str) -> Path:
     return folder
 
 
+SEVERAL_SCALES = ("block.scales=3", "fit.epochs=0")
+
+
+@pytest.fixture(scope="module")
+def several_scales(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two rounds whose blocks compute on three image sizes."""
+    return trained(tmp_path_factory.mktemp("scales") / "run", *SEVERAL_SCALES)
+
+
 def weights_in(folder: Path) -> tuple[str, Tensors]:
     """The only file of weights of a run: its name and its tensors."""
     (path,) = folder.glob("*.safetensors")
@@ -387,6 +434,22 @@ def test_a_stopped_training_continues_to_the_same_weights(whole: Path, tmp_path:
     assert (folder / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
     for one, two in zip(read_manifest(folder).blocks, read_manifest(whole).blocks, strict=True):
         assert dataclasses.replace(one, seconds=0) == dataclasses.replace(two, seconds=0)
+
+
+def test_blocks_of_several_scales_continue_to_the_same_weights_and_are_used(
+    several_scales: Path, tmp_path: Path
+) -> None:
+    folder = trained(stopped(tmp_path / "run", 3, *SEVERAL_SCALES), *SEVERAL_SCALES)
+    (_, tensors), (_, expected) = weights_in(folder), weights_in(several_scales)
+    assert tensors.keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in tensors.items())
+    geometry = parallel_beam(0)
+    sinogram = ray_transform(geometry)(ellipses.generate(1, geometry.image_shape, seed=0))
+    packed = tmp_path / "packed"
+    pack_model(str(folder), str(packed), half=True, device="cpu")
+    results = [load_model(str(path), device="cpu")(sinogram, geometry=geometry, samples=3) for path in (folder, packed)]
+    assert all(float(result.std.min()) > 0 for result in results)
+    assert torch.allclose(results[0].image, results[1].image, atol=0.02 * float(results[0].image.max()))
 
 
 def test_a_finished_run_has_no_optimiser_and_says_what_it_did(whole: Path) -> None:
@@ -456,7 +519,7 @@ def test_bad_settings_are_refused_before_any_work(tmp_path: Path, setting: str) 
 
 def test_a_loss_that_is_not_a_number_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joint_step, "cascade_loss", lambda *_: torch.tensor(math.nan, requires_grad=True))
-    with pytest.raises(Failure, match="epoch 1: the loss is nan"):
+    with pytest.raises(Failure, match="epoch 1: the loss or its gradient is not finite in"):
         trained(tmp_path / "run")
 
 

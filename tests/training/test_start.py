@@ -7,8 +7,8 @@ import torch
 
 from bayescade.bayes.layers import MeanFieldConv
 from bayescade.blocks import heteroscedastic
-from bayescade.blocks.block import BlockSettings
 from bayescade.blocks.sampling import MeanWeights
+from bayescade.blocks.settings import BlockSettings
 from bayescade.training.start import copy_weights, rescale, revive, start_block
 from tests.training.stages import stage_of, tensors_of
 from tests.training.test_greedy import make

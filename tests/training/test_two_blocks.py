@@ -14,9 +14,10 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from bayescade.bayes.layers import MeanFieldConv
-from bayescade.blocks.block import Block, BlockSettings
+from bayescade.blocks.block import Block
 from bayescade.blocks.homoscedastic import OneVariance
 from bayescade.blocks.sampling import ActivationNoise
+from bayescade.blocks.settings import BlockSettings
 from bayescade.inference.monte_carlo import InferenceSettings, Sampler
 from bayescade.networks.cascade import Cascade
 from bayescade.physics.operator import LinearOperator

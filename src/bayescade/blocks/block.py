@@ -1,59 +1,36 @@
 """One block of a cascade: x_{k+1} = relu(x_k + f(x_k, inputs)), and the variance of the error of x_{k+1}.
 
-The first formula is equation 2 of the paper. All convolutions are 3 x 3 with zero padding. A ReLU follows every
-convolution except the last. The numbers of channels are:
+The first formula is equation 2 of the paper. All convolutions are 3 x 3 with zero padding. In the block of the paper a ReLU
+follows every convolution except the last, and the numbers of channels are:
 
     image branch   image and memory: 1 + m -> c -> 2c
     input branch   input planes of the problem: n -> c -> 2c
     common         both branches: 4c -> 2c -> c, then the last convolution c -> 1
 
 The n input planes of the problem are `InverseProblem.inputs`; the first of them is the gradient of the data fidelity. The c
-outputs before the last convolution are the common features. The first m of them are the memory for the next block.
+outputs before the last convolution are the common features, which the trunk computes: the three branches above (`trunk`), or
+convolutions on several image sizes (`pyramid`). The first m of them are the memory for the next block.
 """
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, relu
+from torch.nn.functional import relu
 
 from bayescade.bayes.gaussian import Gaussian, relu_moments
 from bayescade.bayes.last_layer import Inputs, PlainInputs
-from bayescade.bayes.layers import KERNEL, LastConv
-from bayescade.blocks.convolution import Convolution, ConvStack
+from bayescade.bayes.layers import LastConv
+from bayescade.blocks.convolution import Stack
 from bayescade.blocks.sampling import Sampling
-from bayescade.errors import UserError
+from bayescade.blocks.settings import BlockSettings
+from bayescade.blocks.trunk import Trunk
 
-VARIANCES = ("inputs", "features")
 # Smallest variance in units of the expected error. Without it the variance of an empty pixel, whose error is zero, falls and
 # falls, and the NLL of the first error there outweighs all others.
 LEVELLED_FLOOR = 4e-4
-
-
-@dataclasses.dataclass(frozen=True)
-class BlockSettings:
-    """Channels of a block, and the input of its variance network; the defaults are those of the paper."""
-
-    channels: int = 16  # c
-    memory_channels: int = 0  # m: number of features that a block passes to the next block
-    # Input of the variance network. inputs: image, memory and input planes of the problem; the network has 4 channels and 1
-    # convolution before its last layer (the paper). features: also the common features, which are detached (no gradient
-    # flows back through them); 16 channels and 2 convolutions.
-    variance: str = "inputs"
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.channels <= 1024:
-            raise UserError(f"setting channels: expected a whole number from 1 to 1024, got {self.channels}")
-        if not 0 <= self.memory_channels <= self.channels:
-            raise UserError(
-                f"setting memory_channels: expected 0 to {self.channels} (the setting channels), "
-                f"got {self.memory_channels}"
-            )
-        if self.variance not in VARIANCES:
-            raise UserError(f"setting variance: expected {' or '.join(VARIANCES)}, got '{self.variance}'")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +80,7 @@ class Variance(nn.Module, ABC):
 
     floor: float = 0.0  # lower bound of the variance
     sees_features: bool = False  # whether the common features are inputs of the body, besides the planes
-    body: ConvStack | None  # the variance network before its last layer
+    body: Stack | None  # the variance network before its last layer
     last: LastConv | None  # the last layer of the variance network
 
     @abstractmethod
@@ -137,7 +114,7 @@ class Variance(nn.Module, ABC):
         """The input of the body, (batch, channels, height, width)."""
         if not self.sees_features:
             return features.planes
-        return torch.cat([features.planes, features.common.detach().to(features.planes.dtype)], 1)
+        return torch.cat([features.planes.to(features.common.dtype), features.common.detach()], 1)
 
     def last_inputs(self, features: Features) -> Tensor:
         """The input of the last layer, (batch, channels, height, width)."""
@@ -176,58 +153,6 @@ def level_of(
 ) -> Tensor:
     """The levels of the images, (batch, 1, height, width): the plane after the gradient is their log10."""
     return torch.pow(10, inputs[:, 1:2])
-
-
-@final
-class Trunk(nn.Module):
-    """Computes the common features: an image branch, an input branch, then convolutions of the outputs of both branches."""
-
-    def __init__(
-        self,
-        settings: BlockSettings,
-        inputs: int,  # n: number of input planes of the problem
-        generator: torch.Generator,
-    ):
-        super().__init__()
-        c = settings.channels
-        self.image = ConvStack([1 + settings.memory_channels, c, 2 * c], generator)
-        self.gradient = ConvStack([inputs, c, 2 * c], generator)  # the input branch; its name is in weight files
-        self.common = ConvStack([4 * c, 2 * c, c], generator)
-
-    def forward(
-        self,
-        image: Tensor,  # (batch, 1 + m, height, width): image and memory
-        inputs: Tensor,  # (batch, n, height, width): input planes of the problem, scaled
-    ) -> Tensor:
-        """The common features, (batch, c, height, width)."""
-        if image.device.type == "cpu" and not torch.is_grad_enabled():
-            h = torch.cat([image, inputs], 1).contiguous(memory_format=torch.channels_last)
-            for weight, bias, groups in self.joined():
-                weight = weight.contiguous(memory_format=torch.channels_last)
-                h = conv2d(h, weight, bias, padding=KERNEL // 2, groups=groups).relu_()
-        else:
-            h = torch.cat([self.image(image), self.gradient(inputs)], 1)
-        common: Tensor = self.common(h)
-        return common
-
-    def branches(self) -> list[tuple[Convolution, Convolution]]:
-        """Pairs (convolution of the image branch, convolution of the input branch), the first layer first."""
-        return list(zip(self.image.convolutions(), self.gradient.convolutions(), strict=True))
-
-    def joined(self) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Weight, bias and groups of convolutions that compute both branches at once.
-
-        So no copy is needed to concatenate the outputs of the two branches.
-        """
-        for image, inputs in self.branches():
-            bias = torch.cat([image.bias, inputs.bias])
-            if image.in_channels == inputs.in_channels:
-                yield torch.cat([image.weight, inputs.weight]), bias, 2
-            else:  # groups must have equal numbers of channels: instead, weights between the two branches are zero
-                split_in, split_out = image.in_channels, len(image.bias)
-                weight = image.weight.new_zeros((len(bias), split_in + inputs.in_channels, KERNEL, KERNEL))
-                weight[:split_out, :split_in], weight[split_out:, split_in:] = image.weight, inputs.weight
-                yield weight, bias, 1
 
 
 @final

@@ -1,5 +1,7 @@
 """A convolution whose weights are not initialised, and a stack of convolutions with a ReLU after each."""
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import final
@@ -26,8 +28,20 @@ class Convolution(nn.Conv2d):
         """Does nothing: the caller sets the weights, and torch's global generator is not used."""
 
 
+class Stack(nn.Module, ABC):
+    """Convolutions one after the other."""
+
+    @abstractmethod
+    def widen(self) -> None:
+        """Scales the new weights so that features are as large as their inputs (He et al. 2015)."""
+
+    @abstractmethod
+    def convolutions(self) -> list[Convolution]:
+        """The convolutions, if each is followed by a ReLU; raises otherwise."""
+
+
 @final
-class ConvStack(nn.Sequential):
+class ConvStack(nn.Sequential, Stack):
     """3 x 3 convolutions with a ReLU after each."""
 
     def __init__(
@@ -43,6 +57,14 @@ class ConvStack(nn.Sequential):
             nn.init.uniform_(conv.bias, -bound, bound, generator=generator)
             layers += [conv, nn.ReLU(inplace=True)]
         super().__init__(*layers)
+
+    @torch.no_grad()
+    def widen(self) -> None:
+        """As in `Stack`; biases become zero. The initial weights of torch halve the features in every layer, so that most of
+        the last features are biases alone."""
+        for convolution in self.convolutions():
+            convolution.weight *= math.sqrt(6)
+            convolution.bias.zero_()
 
     def convolutions(self) -> list[Convolution]:
         """The convolutions, in order, without the ReLUs."""

@@ -17,19 +17,22 @@ from torch.nn.functional import softplus
 
 from bayescade.bayes.gaussian import expectation
 from bayescade.bayes.layers import MeanFieldConv
-from bayescade.blocks.block import Block, BlockSettings, Trunk, Variance
-from bayescade.blocks.convolution import ConvStack
+from bayescade.blocks.block import Block, Variance
+from bayescade.blocks.convolution import ConvStack, Stack
+from bayescade.blocks.pyramid import AREA, HalvedStack, make_trunk
+from bayescade.blocks.settings import BlockSettings, scales_of
 
 # For each value of the setting `variance`: channels and convolutions of the variance network before its last layer, and
 # the smallest variance.
 CHANNELS = {"inputs": 4, "features": 16}
 DEPTH = {"inputs": 1, "features": 2}
+HALVED_CHANNELS = 24  # of both convolutions of a block of several scales, on images of half the size
 FLOOR = {"inputs": 1e-6, "features": 1e-9}
 
 
 def build(settings: BlockSettings, generator: torch.Generator, inputs: int = 1) -> Block:
     """A block with new initial weights; `inputs` is the number of input planes of the problem."""
-    trunk = Trunk(settings, inputs, generator)
+    trunk = make_trunk(settings, inputs, generator)
     last = MeanFieldConv(settings.channels, generator)
     return Block(settings, trunk, last, VarianceNet(settings, inputs, generator), inputs)
 
@@ -38,7 +41,7 @@ def build(settings: BlockSettings, generator: torch.Generator, inputs: int = 1) 
 class VarianceNet(Variance):
     """A variance for every pixel, computed by a network."""
 
-    body: ConvStack
+    body: Stack
     last: MeanFieldConv
     scale: Tensor
 
@@ -50,8 +53,12 @@ class VarianceNet(Variance):
         self.register_buffer("scale", torch.ones(()))
         self.planes = 1 + settings.memory_channels + inputs  # number of planes in the input of the body
         in_channels = self.planes + (settings.channels if self.sees_features else 0)
-        self.body = ConvStack([in_channels, *[CHANNELS[kind]] * DEPTH[kind]], generator)
-        self.last = MeanFieldConv(CHANNELS[kind], generator)
+        if scales_of(settings) > 1:
+            self.body = HalvedStack([AREA * in_channels, HALVED_CHANNELS, HALVED_CHANNELS], generator)
+            self.last = MeanFieldConv(HALVED_CHANNELS // AREA, generator)
+        else:
+            self.body = ConvStack([in_channels, *[CHANNELS[kind]] * DEPTH[kind]], generator)
+            self.last = MeanFieldConv(CHANNELS[kind], generator)
 
     def of(self, z: Tensor | None) -> Tensor:
         """(scale softplus(z))^2 + floor."""

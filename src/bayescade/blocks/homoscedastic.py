@@ -7,14 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from bayescade.bayes.layers import MeanFieldConv
-from bayescade.blocks.block import Block, BlockSettings, Trunk, Variance
+from bayescade.blocks.block import Block, Variance
+from bayescade.blocks.pyramid import make_trunk
+from bayescade.blocks.settings import BlockSettings
 
 STD_START = 0.1  # initial standard deviation
 
 
 def build(settings: BlockSettings, generator: torch.Generator, inputs: int = 1) -> Block:
     """A block with new initial weights; `inputs` is the number of input planes of the problem."""
-    trunk = Trunk(settings, inputs, generator)
+    trunk = make_trunk(settings, inputs, generator)
     last = MeanFieldConv(settings.channels, generator)
     return Block(settings, trunk, last, OneVariance(), inputs)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayescade.blocks.block import Block
-from bayescade.blocks.convolution import ConvStack
+from bayescade.blocks.convolution import Stack
 from bayescade.kernels.stack import Layer, last_layout, layer_of, padded, padded_channels
 
 
@@ -37,7 +37,7 @@ def layers_of(
     dtype: torch.dtype | None = None,  # of the weights, but not of the biases and of the last layers
 ) -> list[BlockLayers]:
     """The layers of blocks, converted at once; differentiable."""
-    trunks = [block.trunk for block in blocks]
+    trunks = [block.trunk.as_branches() for block in blocks]
     trunk = trunk_layers(
         *(joined([getattr(part, name) for part in trunks]) for name in ("image", "gradient", "common"))
     )
@@ -78,7 +78,7 @@ class Kernels:
         return self.weight.shape[-3]
 
 
-def joined(stacks: Sequence[ConvStack]) -> list[Kernels]:
+def joined(stacks: Sequence[Stack]) -> list[Kernels]:
     """The convolutions of stacks of one kind."""
     return [
         Kernels(torch.stack([conv.weight for conv in convolutions]), torch.stack([conv.bias for conv in convolutions]))

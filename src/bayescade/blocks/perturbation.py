@@ -21,7 +21,7 @@ from torch.nn.functional import conv2d, relu
 from bayescade.bayes.gaussian import Gaussian
 from bayescade.bayes.layers import KERNEL, LastConv
 from bayescade.blocks.block import Block, Features, State
-from bayescade.blocks.convolution import ConvStack
+from bayescade.blocks.convolution import Stack
 from bayescade.blocks.runner import BlockRunner, PlainRunner
 from bayescade.blocks.sampling import Sampling
 
@@ -35,7 +35,7 @@ class Weights:
     groups: int = 1
 
 
-def stack_weights(stack: ConvStack) -> list[Weights]:
+def stack_weights(stack: Stack) -> list[Weights]:
     """The weights of the convolutions of a stack."""
     return [Weights(conv.weight, conv.bias) for conv in stack.convolutions()]
 
@@ -99,7 +99,7 @@ class PerturbationRunner(BlockRunner):
         scaled = inputs * self.block.input_scale.reshape(-1, 1, 1)
         planes = torch.cat([*self.block.state_planes(state, inputs), scaled], 1)
         if self.trunk is None:
-            trunk = self.block.trunk
+            trunk = self.block.trunk.as_branches()
             joined = [Weights(*layer) for layer in trunk.joined()]
             self.trunk = PerturbedStack([*joined, *stack_weights(trunk.common)], planes, self.dtype)
             return Features(planes, self.trunk.output)

@@ -257,9 +257,23 @@ def back_project(
 
 
 @jit
+def neighbour(u, q, c, s, major, is_c, steps, size):
+    """Pixel (a fraction) of the ray with this u and Q in the first step along the dominant axis of the ray in the middle, its
+    change from step to step, and whether both rays cross a row of pixels on the same side of the source."""
+    big_c, big_s = c + u * s, s - u * c
+    own = big_c if is_c else big_s
+    across = big_s if is_c else big_c
+    same = own * major >= 0.25 * major * major
+    divisor = tl.where(same, own, 1.0)
+    slope = -across / divisor
+    return q / divisor + (size - 1) / 2 - slope * ((steps - 1) / 2), slope, same
+
+
+@jit
 def transpose_interpolation(
-    images_in,
-    sinograms,  # zeros
+    rows,
+    columns,
+    sinograms,
     cosine,
     sine,
     numbers,
@@ -269,34 +283,61 @@ def transpose_interpolation(
     views,
     bins,
     images,
-    PIXELS: tl.constexpr,
+    column_step,
+    column_stride,
+    VIEWS: tl.constexpr,
+    BINS: tl.constexpr,
     IMAGES: tl.constexpr,
+    ALIGNED: tl.constexpr,  # a divisor of the number of images
 ):
-    """The transpose of `back_project` with INTERPOLATE, for one view and a tile of pixels: adds to two bins for every pixel."""
+    """The transpose of `back_project` with INTERPOLATE, for a tile of rays and of images.
+
+    The pixels whose b* is closer to the bin than 1 are between the rays of the two neighbouring bins. If these are not on one
+    side of the source, all pixels of the row are looked at."""
+    if ALIGNED > 1:  # a single image is a constant for the compiler
+        images = tl.multiple_of(images, ALIGNED)
     tiles = tl.cdiv(images, IMAGES)
     scan = tl.program_id(2) // tiles
     n = (tl.program_id(2) % tiles) * IMAGES + tl.arange(0, IMAGES)
-    view = tl.program_id(1)
-    own_views, own_bins = tl.load(counts + 2 * scan), tl.load(counts + 2 * scan + 1)
-    if view < own_views:
-        pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-        u_first, u_step = tl.load(numbers + 7 * scan), tl.load(numbers + 7 * scan + 1)
-        q_first, q_step = tl.load(numbers + 7 * scan + 2), tl.load(numbers + 7 * scan + 3)
-        x = pixel // width - (height - 1) / 2.0 + 0.0 * u_first  # float64
-        y = pixel % width - (width - 1) / 2.0 + 0.0 * u_first
-        c, s = tl.load(cosine + scan * views + view), tl.load(sine + scan * views + view)
-        t = x * s - y * c
-        d = q_step - u_step * t
-        b = (x * c + y * s + u_first * t - q_first) / d
-        low = tl.floor(b)
-        k = low.to(tl.int32)
-        dtype = sinograms.dtype.element_ty
-        ratio, above = (q_step / d).to(dtype), (b - low).to(dtype)
-        known = (pixel < height * width)[:, None] & (n < images)[None, :]
-        pointer = images_in + (scan * height * width + pixel).to(tl.int64)[:, None] * images + n[None, :]
-        value = tl.load(pointer, mask=known, other=0.0) * (ratio * ratio)[:, None]
-        first = sinograms + (scan * views + view).to(tl.int64) * bins * images
-        for tap in tl.static_range(2):
-            weight = above if tap == 1 else 1 - above
-            inside = ((k + tap >= 0) & (k + tap < own_bins))[:, None] & known
-            tl.atomic_add(first + ((k + tap) * images)[:, None] + n[None, :], weight[:, None] * value, mask=inside)
+    view, b, valid, c, s, u, q = ray_of_tile(cosine, sine, numbers, counts, views, VIEWS, BINS, scan)
+    u_first, u_step = tl.load(numbers + 7 * scan), tl.load(numbers + 7 * scan + 1)
+    q_first, q_step = tl.load(numbers + 7 * scan + 2), tl.load(numbers + 7 * scan + 3)
+    big_c, big_s = c + u * s, s - u * c
+    is_along_y = tl.abs(big_c) >= tl.abs(big_s)
+    dtype = sinograms.dtype.element_ty
+    total = tl.zeros((VIEWS * BINS, IMAGES), dtype)
+    base = scan.to(tl.int64) * height * width * images
+    for axis in tl.static_range(2):
+        chosen = valid & (is_along_y if axis == 1 else is_along_y == 0)
+        major = big_c if axis == 1 else big_s
+        steps = width if axis == 1 else height
+        size = height if axis == 1 else width
+        step_size = column_step if axis == 1 else images
+        stride = column_stride if axis == 1 else width * images
+        memory = (columns if axis == 1 else rows) + base
+        start_1, slope_1, same_1 = neighbour(u - u_step, q - q_step, c, s, major, axis == 1, steps, size)
+        start_2, slope_2, same_2 = neighbour(u + u_step, q + q_step, c, s, major, axis == 1, steps, size)
+        same = same_1 & same_2
+        for step in range(0, steps * tl.max(chosen.to(tl.int32), 0)):
+            one, two = start_1 + step * slope_1, start_2 + step * slope_2
+            low = tl.where(same, tl.floor(tl.minimum(one, two)), 0.0)
+            high = tl.where(same, tl.ceil(tl.maximum(one, two)), size)
+            low = tl.minimum(tl.maximum(low, 0.0), size).to(tl.int32)
+            high = tl.minimum(tl.maximum(high, -1.0), size - 1).to(tl.int32)
+            z = step - (steps - 1) / 2.0
+            for number in range(0, tl.max(tl.where(chosen, high - low + 1, 0), 0)):
+                k = low + number
+                across = k - (size - 1) / 2.0 + 0.0 * u_first  # float64
+                x, y = (across, z) if axis == 1 else (z, across)
+                t = x * s - y * c
+                d = q_step - u_step * t
+                distance = (x * c + y * s + u_first * t - q_first) / d - b
+                ratio = q_step / d
+                inside = chosen & (k <= high)
+                weight = tl.where(inside, tl.maximum(1 - tl.abs(distance), 0.0) * ratio * ratio, 0.0).to(dtype)
+                pointer = memory + (k[:, None] * step_size + step * stride) + n[None, :]
+                value = tl.load(pointer, mask=inside[:, None] & (n[None, :] < images), other=0.0)
+                total += weight[:, None] * value
+    offset = ((scan * views + view).to(tl.int64) * bins + b)[:, None] * images + n[None, :]
+    mask = (view < views)[:, None] & (b < bins)[:, None] & (n[None, :] < images)
+    tl.store(sinograms + offset, total, mask=mask)

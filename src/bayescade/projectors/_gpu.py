@@ -13,7 +13,6 @@ from bayescade.projectors._lines import Lines
 MOST_NUMBERS = 2**31 - 1
 UNROLLED = 8  # most bins of a pixel and a view that are compiled one by one
 FEW_TAPS = (2, 3, 4, 6, 8)
-PIXELS = 1024  # of one program of the transposed interpolation, all images together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,34 +105,8 @@ def interpolated_transpose(
     images: Tensor,  # (images, scans, height, width)
 ) -> Tensor:
     """The transpose of `interpolated`: sinograms (images, scans, views, bins)."""
-    chunks = [_transpose_interpolation(lines, images_last(chunk)) for chunk in _chunks(lines, images)]
-    return (chunks[0] if len(chunks) == 1 else torch.cat(chunks))[: len(images)]
-
-
-def _transpose_interpolation(lines: Lines, images: Tensor) -> Tensor:
-    scans, height, width, count = images.shape
-    views, bins = lines.sinogram_shape
-    sinograms = images.new_zeros((scans, views, bins, count))
-    at_once = min(_power_of_two(count), 16)
-    pixels = PIXELS // at_once
-    grid = (cdiv(height * width, pixels), views, scans * cdiv(count, at_once))
-    with device_of(images):
-        projection.transpose_interpolation[grid](
-            images,
-            sinograms,
-            lines.cosine,
-            lines.sine,
-            lines.numbers,
-            lines.counts,
-            height,
-            width,
-            views,
-            bins,
-            count,
-            PIXELS=pixels,
-            IMAGES=at_once,
-        )
-    return sinograms.permute(3, 0, 1, 2)
+    chunks = [_project(projection.transpose_interpolation, lines, chunk, 1)[0] for chunk in _chunks(lines, images)]
+    return chunks[0] if len(chunks) == 1 else torch.cat(chunks)
 
 
 def _chunks(lines: Lines, tensor: Tensor) -> tuple[Tensor, ...]:

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
+from bayescade.physics.symmetries import Symmetry
 
 ROUNDING = 1e-12
 # Columns of `Lines.numbers`; the last two are the derivatives of u and Q with respect to the offset of the detector.
@@ -58,6 +59,23 @@ class Lines:
     def tensors(self) -> list[Tensor]:
         """What differs between the lines of scans of one kind and of equal shapes: first axis scans."""
         return [self.cosine, self.sine, self.numbers, self.counts, self.reach, self.factor]
+
+    def move(self, symmetry: Symmetry) -> None:
+        """Overwrites the lines by those of the scans moved by a symmetry of a square image, in the same order.
+
+        A mirror image, x -> -x, has the lines -x C + y S = Q: the angles pi - t, and u with the opposite sign. A quarter turn
+        adds pi / 2 to the angles. `counts`, `reach` and `factor` stay as they are.
+        """
+        if symmetry.mirrored:
+            self.cosine.neg_()
+            self.numbers[:, [U_FIRST, U_STEP, U_SLOPE]] *= -1
+        if symmetry.turns % 2:
+            cosine = self.cosine.clone()
+            self.cosine.copy_(self.sine).neg_()
+            self.sine.copy_(cosine)
+        if symmetry.turns >= 2:
+            self.cosine.neg_()
+            self.sine.neg_()
 
     @property
     def directions(self) -> tuple[Tensor, Tensor]:

@@ -31,6 +31,7 @@ from bayescade.physics.geometry import Geometry
 from bayescade.physics.linalg import norms
 from bayescade.physics.noise_level import noise_std
 from bayescade.physics.problem import DataPlane, InverseProblem
+from bayescade.physics.symmetries import SYMMETRIES
 from bayescade.projectors._lines import scan_lines
 from bayescade.projectors.first_image import FirstImage
 from bayescade.projectors.per_image import Operator, PerImageProjector, geometries_of, shapes_of
@@ -107,7 +108,8 @@ def any_scan_problem(
     level = [level_plane(operator)] if "level" in planes else []
     noise = [noise_plane(operator)] if "noise" in planes else []
     coverage = coverage_planes(operator) if "coverage" in planes else []
-    kind = ScanPerImage if isinstance(operator, PerImageProjector) else InverseProblem
+    per_image = isinstance(operator, PerImageProjector)
+    kind = functools.partial(ScanPerImage, directions=bool(coverage)) if per_image else InverseProblem
     if norm is None and isinstance(operator, PerImageProjector):
         norm = norms(operator, len(operator.geometries), NORM).to(operator.device)
     norm = norm if norm is not None else operator.norm
@@ -127,6 +129,8 @@ def any_scan_problem(
 class ScanPerImage(InverseProblem):
     """A problem in which every image has a scan of its own."""
 
+    directions: bool = False  # whether the last two planes of the data are the means of cos 2t and sin 2t
+
     def batch(self, count: int) -> "ScanPerImage":
         """A problem of so many scans, with tensors of its own, into which `load` puts scans of this problem.
 
@@ -143,6 +147,7 @@ class ScanPerImage(InverseProblem):
             planes=self.planes,
             residual_planes=filtered,
             levelled=self.levelled,
+            directions=self.directions,
         )
 
     @property
@@ -151,14 +156,32 @@ class ScanPerImage(InverseProblem):
         operator = self.operator
         return type(operator.geometries[0]), operator.room, operator.domain_shape, operator.range_shape
 
-    def load(self, other: InverseProblem, indices: Tensor) -> None:
-        """Takes over the scans of another problem with these indices."""
+    @property
+    def moves(self) -> int:
+        height, width = self.operator.domain_shape[-2:]
+        return len(SYMMETRIES) if height == width else 1
+
+    def moved(self, images: Tensor, move: int) -> Tensor:
+        return SYMMETRIES[move].image(images)
+
+    def moved_known(self, known: Tensor, move: int) -> Tensor:
+        symmetry = SYMMETRIES[move]
+        planes = symmetry.image(known)
+        if self.directions:
+            planes = planes.clone()
+            planes[:, -2:] *= -1 if symmetry.turns % 2 else 1
+            planes[:, -1] *= -1 if symmetry.mirrored else 1  # a mirror image has the angles pi - t
+        return planes
+
+    def load(self, other: InverseProblem, indices: Tensor, move: int = 0) -> None:
+        """Takes over the scans of another problem with these indices, moved by a symmetry of the pixel grid."""
         assert isinstance(self.operator, PerImageProjector)
         assert isinstance(other.operator, PerImageProjector)
         assert isinstance(self.norm, Tensor)
         assert isinstance(other.norm, Tensor)
         self.operator.load(other.operator, indices)
         torch.index_select(other.norm, 0, indices, out=self.norm)
+        self.operator.move(SYMMETRIES[move])
 
 
 def level_plane(operator: Operator) -> DataPlane:

@@ -19,6 +19,7 @@ from bayescade.physics.geometry import FanBeam, Geometry
 from bayescade.physics.linalg import norms
 from bayescade.physics.operator import LinearOperator
 from bayescade.physics.ray_transform import RayTransform, check_input
+from bayescade.physics.symmetries import Symmetry
 from bayescade.projectors._autograd import Apply
 from bayescade.projectors._kernels import has_matrix_free
 from bayescade.projectors._lines import Lines, scan_lines
@@ -188,12 +189,21 @@ class PerImageProjector(LinearOperator):
         for own, theirs in zip(self._tensors(), other._tensors(), strict=True):
             torch.index_select(theirs, 0, indices, out=own)
 
+    def move(self, symmetry: Symmetry) -> None:
+        """Moves the scans of square images by a symmetry; the data of an image are then those of the moved image.
+        `geometries` stays as it was."""
+        for lines in (self._pair.lines, self._common_plan().pair.lines):
+            lines.move(symmetry)
+
     def _tensors(self) -> list[Tensor]:
         """All that differs between scans of one room and one kind: first axis scans."""
+        return [*self._pair.lines.tensors(), *self._common_plan().tensors()]
+
+    def _common_plan(self) -> FbpPlan:
+        """The plan of all scans, which are of one kind."""
         kinds = {type(geometry) for geometry in self.geometries}
         assert len(kinds) == 1, f"expected scans of one kind, got {len(kinds)}"
-        plan = self._plan(list(range(len(self.geometries))), "band-limited")
-        return [*self._pair.lines.tensors(), *plan.tensors()]
+        return self._plan(list(range(len(self.geometries))), "band-limited")
 
     def _check(self, what: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         check_input(self, what, tensor, shape)

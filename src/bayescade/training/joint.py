@@ -7,6 +7,7 @@ weights: the standard deviations are set at the end, by the refit of greedy trai
 
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -17,12 +18,13 @@ from bayescade.blocks.block import Block, State
 from bayescade.blocks.convolution import channels_last
 from bayescade.blocks.runner import PlainRunner
 from bayescade.blocks.sampling import MeanWeights
+from bayescade.errors import Failure
 from bayescade.networks.cascade import step
 from bayescade.progress import progress
 from bayescade.seeds import derived_seed
 from bayescade.training.end_to_end import optimiser_tensors, restore_optimiser, round_bounds
 from bayescade.training.greedy import Record, Training
-from bayescade.training.joint_step import Examples, JointSteps, examples_of
+from bayescade.training.joint_step import Batch, Examples, JointSteps, examples_of
 from bayescade.training.loop import run_epoch
 from bayescade.training.optimiser import (
     Adam,
@@ -45,6 +47,8 @@ from bayescade.training.start import (
     zero_weights_of_memory,
 )
 
+REFIT_IMAGES = 2000  # about so many images set the standard deviations of the weights
+MOST_SKIPPED = 0.05  # share of the steps of an epoch whose gradient may be infinite
 BATCH_PIXELS = 64 * 128**2  # most pixels of a batch: with larger images the batch is smaller
 
 
@@ -101,17 +105,22 @@ def train_jointly(
     bounds = round_bounds(settings.epochs, settings.rounds)
     first = bounds[saved.rounds]
     rates = itertools.islice(schedule(settings, settings.epochs * count), first * count, None)
+    score = math.nan
     with progress("joint training", settings.epochs - first) as advance, cudnn_options(settings.precision):
         for number in range(saved.rounds, len(bounds) - 1):
             start = time.perf_counter()
             for epoch in range(bounds[number], bounds[number + 1]):
                 batches = list(shuffled(examples, settings.batch, training.seed, epoch))
+                steps.skipped.zero_()
                 loss, rate = run_epoch(epoch, batches, steps.load, rates, training.processes)
-                score = validation_psnr(training, blocks, stages[1])
+                skipped = check_skipped(epoch, steps, len(batches))
                 line = {"block": len(blocks) + number + 1, "epoch": epoch + 1, "loss": loss, "learning_rate": rate}
-                training.report({**line, "validation_psnr": score})
+                line |= {"skipped": skipped} if skipped else {}
+                if epoch + 1 == bounds[number + 1]:
+                    line["validation_psnr"] = score = validation_psnr(training, blocks, stages[1])
+                training.report(line)
                 advance(1, f"loss {loss:.4g}, validation {score:.2f} dB")
-            if number + 2 < len(bounds):
+            if number + 2 < len(bounds) and blocks[0].trunk.can_die:
                 revive_all(blocks, stages[0], training, number)
             seconds = saved.seconds + time.perf_counter() - start
             saved = Saved(number + 1, seconds, optimiser_tensors(optimiser))
@@ -119,6 +128,14 @@ def train_jointly(
     start = time.perf_counter()
     records = refit_all(blocks, stages, training)
     save(list(blocks), records, Saved(saved.rounds, saved.seconds + time.perf_counter() - start))
+
+
+def check_skipped(epoch: int, steps: JointSteps, count: int) -> int:
+    """The number of steps of an epoch that were skipped; raises `Failure` if there are too many."""
+    skipped = int(steps.skipped)
+    if skipped > MOST_SKIPPED * count:
+        raise Failure(f"epoch {epoch + 1}: the loss or its gradient is not finite in {skipped} of {count} steps")
+    return skipped
 
 
 @torch.no_grad()
@@ -149,16 +166,18 @@ def adam(blocks: Sequence[Block], settings: JointSettings) -> Adam:
     return Adam([Group(parameters, settings.weight_decay)])
 
 
-def shuffled(examples: Sequence[Examples], batch: int, seed: int, epoch: int) -> Iterator[tuple[Examples, Tensor]]:
-    """The batches of an epoch in random order; all images of a batch are of one set."""
+def shuffled(examples: Sequence[Examples], batch: int, seed: int, epoch: int) -> Iterator[Batch]:
+    """The batches of an epoch in random order and with random moves; all images of a batch are of one set."""
     generator = torch.Generator().manual_seed(derived_seed(seed, "joint", epoch))
-    pairs: list[tuple[Examples, Tensor]] = []
+    batches: list[Batch] = []
     for part in examples:
         count = max(1, min(batch, BATCH_PIXELS // part.truth.shape[1:].numel()))
         order = torch.randperm(len(part.truth), generator=generator).to(part.initial.device)
-        pairs += [(part, indices) for indices in order.split(count)]
-    for index in torch.randperm(len(pairs), generator=generator).tolist():
-        yield pairs[index]
+        for indices in order.split(count):
+            move = int(torch.randint(part.problem.moves, (), generator=generator))
+            batches.append(Batch(part, indices, move))
+    for index in torch.randperm(len(batches), generator=generator).tolist():
+        yield batches[index]
 
 
 def start_blocks(training: Training, stages: tuple[Stage, Stage], done: Sequence[Block]) -> list[Block]:
@@ -201,13 +220,17 @@ def validation_psnr(training: Training, blocks: Sequence[Block], validation: Sta
 def refit_all(blocks: Sequence[Block], stages: tuple[Stage, Stage], training: Training) -> list[Record]:
     """Sets the standard deviations of the weights of every block; gives the records of the blocks."""
     stage, validation = stages
+    total = stage.pixels()
+    stage = stage.every(max(1, round(len(stage) / REFIT_IMAGES)))
     records = []
     settings, batch = training.settings, training.fitting.batch
+    # Some of the images stand for all of them: the information about the weights grows with their number.
+    temperature = settings.temperature * stage.pixels() / total
     baseline = validation.psnr()
     for index, block in enumerate(blocks):
         before = median_log_std(block)
         if settings.refit != "none":
-            refit(block, stage, settings.temperature, settings.refit == "full", training.runner(stage))
+            refit(block, stage, temperature, settings.refit == "full", training.runner(stage))
             silence_unused(block)
         record = describe(block, validation, batch, (before, before), settings.refit != "none")
         stage, validation = training.after(block, index, stage), training.validation_after(block, validation)

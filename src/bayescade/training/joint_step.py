@@ -36,6 +36,15 @@ class Examples:
     truth: Tensor  # (images, 1, height, width), divided by the scale of the problem
 
 
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Examples of one problem, moved on the pixel grid."""
+
+    examples: Examples
+    indices: Tensor
+    move: int = 0  # of `InverseProblem.moved`
+
+
 def examples_of(
     stage: Stage,  # before the first block
 ) -> list[Examples]:
@@ -67,24 +76,32 @@ class JointSteps:
     ):
         self.blocks, self.optimiser, self.clip, self.runner = blocks, optimiser, clip, runner
         self.steps: dict[tuple[Hashable, int], JointStep] = {}
+        # Steps without an update, as the loss or its gradient was not finite.
+        self.skipped = torch.zeros((), device=optimiser.parameters[0].device)
 
-    def load(self, batch: tuple[Examples, Tensor]) -> "JointStep":
+    def load(self, batch: Batch) -> "JointStep":
         """The step for a batch, with its images."""
-        examples, indices = batch
-        key = (examples.problem.exchange, len(indices))
+        examples, count = batch.examples, len(batch.indices)
+        key = (examples.problem.exchange, count)
         if key not in self.steps:
             other = next(iter(self.steps.values()), None)
-            self.steps[key] = JointStep(self, examples, len(indices), other.compute if other is not None else None)
-        self.steps[key].load(examples, indices)
+            self.steps[key] = JointStep(self, examples, count, other.compute if other is not None else None)
+        self.steps[key].load(batch)
         return self.steps[key]
 
-    def update(self, value: Tensor) -> None:
-        """Updates all blocks by the gradient of a loss."""
+    def update(self, value: Tensor) -> Tensor:
+        """Updates all blocks by the gradient of a loss; gives its value, or 0 if it is skipped."""
         self.optimiser.forget_gradients()
         value.backward()
+        sizes = [value.detach()]
         for part in zip(*(gradient_parts(block) for block in self.blocks), strict=True):
-            clip_gradients(list(itertools.chain(*part)), self.clip)
-        self.optimiser.step()
+            norm = clip_gradients(list(itertools.chain(*part)), self.clip)
+            sizes += [norm] if norm is not None else []
+        finite = torch.stack([size.float() for size in sizes]).isfinite().all()
+        skip = (~finite).float()
+        self.optimiser.step(skip)
+        self.skipped += skip
+        return torch.nan_to_num(value.detach(), 0.0, 0.0, 0.0) * finite
 
 
 @final
@@ -109,14 +126,20 @@ class JointStep:
         self.known = new(examples.known) if examples.known is not None else None
         self.compute = Captured(self._compute, device, share=share)
 
-    def load(self, examples: Examples, indices: Tensor) -> None:
-        """Copies the examples with these indices, and the scans of these images."""
-        self.problem.load(examples.problem, indices)
+    def load(self, batch: Batch) -> None:
+        """Copies the examples of the batch and their scans, moved."""
+        examples, indices, move = batch.examples, batch.indices, batch.move
+        self.problem.load(examples.problem, indices, move)
         copy_images(examples.y, indices, self.y)
         copy_images(examples.initial, indices, self.initial)
         copy_images(examples.truth, indices, self.truth)
         if self.known is not None and examples.known is not None:
             copy_images(examples.known, indices, self.known)
+        if move:
+            self.initial.copy_(self.problem.moved(self.initial, move))
+            self.truth.copy_(self.problem.moved(self.truth, move))
+            if self.known is not None:
+                self.known.copy_(self.problem.moved_known(self.known, move))
 
     def run(self, rate: float) -> Tensor:
         """Updates the blocks with this learning rate; gives the loss before the update."""
@@ -128,8 +151,7 @@ class JointStep:
         with torch.autocast(self.y.device.type, torch.bfloat16, enabled=autocast, cache_enabled=False):
             runners = self.steps.runner.step_runners(self.steps.blocks)
             value = cascade_loss(runners, self.problem, self.y, self.initial, self.known, self.truth)
-        self.steps.update(value)
-        return value.detach()
+        return self.steps.update(value)
 
 
 def cascade_loss(

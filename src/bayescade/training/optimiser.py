@@ -78,11 +78,16 @@ def schedule(settings: RateSettings, steps: int) -> Iterator[float]:
         yield decayed * (step + 1) / rise_steps if step < rise_steps else decayed
 
 
-def clip_gradients(gradients: list[Tensor], limit: float) -> None:
-    """Overwrites the gradients by scaled gradients whose total norm is at most the limit; 0 means no limit."""
-    if limit and gradients:
-        factor = (limit / torch.nn.utils.get_total_norm(gradients).clamp_min(1e-30)).clamp_max(1.0)
-        torch._foreach_mul_(gradients, factor)
+def clip_gradients(gradients: list[Tensor], limit: float) -> Tensor | None:
+    """Overwrites the gradients by scaled gradients whose total norm is at most the limit; 0 means no limit.
+
+    Gives the norm before; None if there is no limit.
+    """
+    if not limit or not gradients:
+        return None
+    norm = torch.nn.utils.get_total_norm(gradients)
+    torch._foreach_mul_(gradients, (limit / norm.clamp_min(1e-30)).clamp_max(1.0))
+    return norm
 
 
 def precision_on(device: torch.device, precision: str) -> str:
@@ -156,7 +161,10 @@ class Adam:
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(
+        self,
+        skip: Tensor | None = None,  # (), float32: where it is 1 nothing changes
+    ) -> None:
         """One update of all parameters that have a gradient."""
         for group, rate in zip(self.groups, self.rates, strict=True):
             parameters = [parameter for parameter in group.parameters if parameter.grad is not None]
@@ -171,7 +179,7 @@ class Adam:
                     "wrong elements"
                 )
             steps = [memory.step for memory in memories]
-            torch._foreach_add_(steps, 1)
+            torch._foreach_add_(steps, 1 if skip is None else [1 - skip] * len(steps))
             torch._fused_adam_(
                 list[Tensor](parameters),
                 gradients,
@@ -186,6 +194,7 @@ class Adam:
                 eps=EPSILON,
                 amsgrad=False,
                 maximize=False,
+                found_inf=skip,
             )
 
 

@@ -78,6 +78,24 @@ class Stage:
     def __len__(self) -> int:
         return sum(len(group) for group in self.groups)
 
+    def every(self, step: int) -> "Stage":
+        """The images of every `step`-th problem, over the list of all problems."""
+        groups, number = [], 0
+        for group in self.groups:
+            measured, kept, offset = [], [], 0
+            for item in group.measured:
+                if number % step == 0:
+                    measured.append(item)
+                    kept.append(slice(offset, offset + len(item.data)))
+                offset += len(item.data)
+                number += 1
+            if measured:
+                stores = [
+                    torch.cat([store[part] for part in kept]) for store in (group.truth, group.state, group.inputs)
+                ]
+                groups.append(ImageGroup(tuple(measured), *stores))
+        return Stage(tuple(groups))
+
     @property
     def example(self) -> Tensor:
         """One image with its memory, from which device and type can be read."""

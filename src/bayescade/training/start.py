@@ -1,6 +1,5 @@
 """Initial weights and scales of a block: weights of the previous block, and scales that fit the input images."""
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -36,7 +35,7 @@ def start_block(
     if previous is not None:
         copy_weights(block, previous)
     rescale(block, stage)
-    if previous is not None and start == "revived":
+    if previous is not None and start == "revived" and block.trunk.can_die:
         group = stage.groups[0]
         batch = slice(0, min(group.pass_batch(REVIVE_IMAGES), len(group)))
         revive(block, new_weights, State.unstacked(group.state[batch]), group.inputs[batch])
@@ -62,16 +61,10 @@ def start_as_identity(
 def widen(
     block: Block,  # with new weights
 ) -> None:
-    """Scales the new weights so that features are as large as their inputs (He et al. 2015), and sets biases to zero.
-
-    The initial weights of torch halve the features in every layer, so that most of the last features are biases alone.
-    """
-    stacks = [block.trunk.image, block.trunk.gradient, block.trunk.common]
+    """Scales the new weights so that features are as large as their inputs."""
+    block.trunk.widen()
     if block.variance is not None and block.variance.body is not None:
-        stacks.append(block.variance.body)
-    for convolution in (convolution for stack in stacks for convolution in stack.convolutions()):
-        convolution.weight *= math.sqrt(6)
-        convolution.bias.zero_()
+        block.variance.body.widen()
 
 
 def start_from(
@@ -114,7 +107,7 @@ def revive(
     common features were dead, (c,).
     """
     planes = torch.cat(block.state_planes(state, inputs), 1)
-    trunk = block.trunk
+    trunk = block.trunk.as_branches()
     scaled = inputs * block.input_scale.reshape(-1, 1, 1)
     image_features, dead_image = revive_stack(trunk.image, "trunk.image", fresh, planes, least)
     input_features, dead_input = revive_stack(trunk.gradient, "trunk.gradient", fresh, scaled, least)
@@ -133,7 +126,7 @@ def zero_weights_of_memory(
     memory: Tensor,  # (m,) booleans: a mask of memory channels
 ) -> None:
     """Sets the weights of the masked memory channels in the first layers of a block to zero."""
-    first = [block.trunk.image.convolutions()[0]]
+    first = [block.trunk.as_branches().image.convolutions()[0]]
     if block.variance is not None and block.variance.body is not None:
         first.append(block.variance.body.convolutions()[0])
     for convolution in first:
