@@ -24,8 +24,8 @@ import torch
 from timing import median_ms
 
 from bayescade.blocks import heteroscedastic
-from bayescade.blocks.block import BlockSettings
 from bayescade.blocks.convolution import channels_last
+from bayescade.blocks.settings import BlockSettings
 from bayescade.inference.monte_carlo import InferenceSettings, Sampler
 from bayescade.networks.cascade import Cascade
 from bayescade.physics.geometry import ParallelBeam

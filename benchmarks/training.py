@@ -16,8 +16,9 @@ import torch
 from timing import median_ms
 
 from bayescade.blocks import heteroscedastic
-from bayescade.blocks.block import Block, BlockSettings
+from bayescade.blocks.block import Block
 from bayescade.blocks.convolution import channels_last
+from bayescade.blocks.settings import BlockSettings
 from bayescade.physics.cases import case_geometry
 from bayescade.physics.problem import InverseProblem
 from bayescade.projectors import ray_transform

@@ -249,30 +249,115 @@ def train(
     _print_answer(answer, [line], json_output)
 
 
-@app.command(epilog="Example: bayescade reconstruct scan.h5 --model fbp -o result.h5")
+@app.command(epilog="Example: bayescade reconstruct scan.h5 -o result.h5")
 def reconstruct(
     scan: Annotated[str, typer.Argument(help="A scan file: .h5 or .npz.")],
     out: Annotated[str, typer.Option("-o", "--out", help="The result file: .h5 or .npz.")],
     model: Annotated[
         str, typer.Option(help="A model's name ('bayescade models' lists them); any works for every scan.")
     ] = "any",
-    samples: Samples = 100,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            parser=_whole, metavar="N", help="Monte-Carlo samples; by default 8 for any, 100 for other models."
+        ),
+    ] = None,
     seed: Seed = 0,
     settings: Settings = None,
+    center: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|stated|BIN",
+            help="The centre of rotation: auto checks and corrects that of the file; or the bin of the centre.",
+        ),
+    ] = "auto",
+    calibrate: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|off|N",
+            help="Calibrated intervals: auto takes a stored calibration or makes one; N: with at least N scans.",
+        ),
+    ] = "auto",
     json_output: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Reconstruct all scans of a file."""
+    """Reconstruct all scans of a file, with calibrated intervals and warnings."""
+    from bayescade.pipeline.reconstruct import Request
     from bayescade.pipeline.reconstruct import reconstruct as run
 
-    answer = run(scan, model, out, samples=samples, seed=seed, settings=settings or [], device=device)
+    request = Request(model, samples, seed, settings or [], center, calibrate, device)
+    answer = run(scan, out, request)
     line = f"wrote {answer['out']}: {answer['images']} images by {model} in {answer['seconds']:.1f} s"
     if answer.get("psnr") is not None:
         line += f", PSNR {answer['psnr']:.2f} dB"
     lines = [line]
     if answer["dedicated"] is not None:
         lines.append(f"{answer['dedicated']} was trained for this geometry alone: --model {answer['dedicated']}")
+    lines += _counted("note", answer["notes"])
+    lines += [answer["calibration"]] if answer["calibration"] else []
     _print_warnings([answer])
+    _print_answer(answer, lines, json_output)
+
+
+def _counted(label: str, lists: Sequence[Sequence[str]]) -> list[str]:
+    """The texts of all images, at most three, each with the image it is about."""
+    texts = [(index, text) for index, items in enumerate(lists) for text in items]
+    several = len(lists) > 1
+    lines = [f"{label}{f' (image {index})' if several else ''}: {text}" for index, text in texts[:3]]
+    return lines + ([f"and {len(texts) - 3} more: see the result file"] if len(texts) > 3 else [])
+
+
+@app.command(epilog="Example: bayescade calibrate any --geometry geo.toml --images 500")
+def calibrate(
+    model: Annotated[str, typer.Argument(help="A model with error bars, e.g. any.")],
+    case: Case = None,
+    geometry: GeometryFile = None,
+    images: Annotated[int, typer.Option(parser=_whole, metavar="N", help="Number of simulated scans.")] = 500,
+    alpha: Annotated[
+        float, typer.Option(parser=_real, metavar="X", help="Share of the pixels that may be outside their intervals.")
+    ] = 0.1,
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            parser=_real,
+            metavar="X",
+            help="Intervals hold with probability 1 - X over calibrations; without it on average.",
+        ),
+    ] = None,
+    noise: NoiseLevel = None,
+    photons: Photons = 0.0,
+    attenuation: Attenuation = 0.02,
+    noise_model: NoiseModel = None,
+    noise_settings: NoiseSettings = None,
+    samples: Annotated[
+        int, typer.Option(parser=_whole, metavar="N", help="Monte-Carlo samples, as many as for `reconstruct`.")
+    ] = 8,
+    seed: Seed = 0,
+    settings: Settings = None,
+    out: Annotated[str | None, typer.Option(help="Folder for the calibration; by default the cache.")] = None,
+    json_output: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Fit intervals with a stated guarantee to simulated scans of a geometry; `reconstruct` uses them."""
+    from bayescade.pipeline.calibrate import CalibrationRequest
+    from bayescade.pipeline.calibrate import calibrate_model as run
+
+    request = CalibrationRequest(
+        model,
+        case=case,
+        geometry_file=geometry,
+        images=images,
+        alpha=alpha,
+        delta=delta,
+        noise=_noise(noise, photons, attenuation, noise_model, noise_settings or []),
+        samples=samples,
+        seed=seed,
+        settings=settings or [],
+        out=out,
+        device=device,
+    )
+    answer = run(request)
+    lines = [f"wrote {answer['out']}: {answer['images']} scans in {answer['seconds']:.0f} s", answer["guarantee"]]
     _print_answer(answer, lines, json_output)
 
 
@@ -443,6 +528,52 @@ def benchmark_any(
     )
     answer = run(request)
     _print_warnings(answer["rows"])
+    lines = [markdown(answer)] + ([f"wrote {out}/table.md", f"wrote {out}/table.json"] if out else [])
+    _print_answer(answer, lines, json_output)
+
+
+@benchmark.command("shift", epilog="Example: bayescade benchmark shift --rows centre --images 10 --out shift")
+def benchmark_shift(
+    model: Annotated[str, typer.Option(help="A model with error bars.")] = "any",
+    case: Case = None,
+    geometry: GeometryFile = None,
+    images: Annotated[int, typer.Option(parser=_whole, metavar="N", help="Scans of every row.")] = 50,
+    calibration_images: Annotated[
+        int, typer.Option("--calibration-images", parser=_whole, metavar="N", help="Scans of the calibration.")
+    ] = 500,
+    samples: Annotated[int, typer.Option(parser=_whole, metavar="N", help="Monte-Carlo samples.")] = 8,
+    patients: Annotated[
+        str | None, typer.Option(help="Images of patients, values from 0 to 1; the second half is the test.")
+    ] = None,
+    rows: Annotated[str, typer.Option(metavar="PART", help="Only rows whose name has this part, e.g. centre.")] = "",
+    sealed: Annotated[bool, typer.Option("--sealed", help="The rows that nothing was chosen on.")] = False,
+    seed: Seed = 0,
+    out: Annotated[
+        str | None, typer.Option(help="Folder for table.md and table.json; stored rows are not computed again.")
+    ] = None,
+    json_output: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Does the uncertainty hold outside the training world, or does it warn?"""
+    from bayescade.pipeline.benchmark_shift import ShiftBenchmark
+    from bayescade.pipeline.benchmark_shift import benchmark_shift as run
+    from bayescade.pipeline.shift_table import markdown
+
+    request = ShiftBenchmark(
+        model=model,
+        case=case,
+        geometry_file=geometry,
+        images=images,
+        calibration_images=calibration_images,
+        samples=samples,
+        patients=patients,
+        rows=rows,
+        sealed=sealed,
+        seed=seed,
+        out=out,
+        device=device,
+    )
+    answer = run(request)
     lines = [markdown(answer)] + ([f"wrote {out}/table.md", f"wrote {out}/table.json"] if out else [])
     _print_answer(answer, lines, json_output)
 

@@ -35,6 +35,12 @@ def quiet(count: int, note: str = "") -> None:
     """An `Advance` that shows nothing."""
 
 
+def message(text: str) -> None:
+    """A line on standard error, if the display is on."""
+    if _shown:
+        print(f"bayescade: {text}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Advance]:
     """Gives a function to call when items are done; shows the number of items done and the time left.

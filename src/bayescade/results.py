@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,7 @@ MAPS = (
     "aleatoric",
     "epistemic",
     "epistemic_symmetries",
+    "geometry_variance",
     "mc_standard_error",
     "image_standard_error",
     "aleatoric_standard_error",
@@ -32,6 +33,7 @@ VARIANCES = (
     "aleatoric",
     "epistemic",
     "epistemic_symmetries",
+    "geometry_variance",
     "aleatoric_standard_error",
 )  # in squared units of the image
 UNSCALED = ("support", "truth")  # without units, or in the units of the user
@@ -51,6 +53,7 @@ class Reconstruction:
     epistemic: Tensor | None = None  # variance: uncertainty of the model
     # The part of the epistemic variance that lies between the symmetries of the pixel grid.
     epistemic_symmetries: Tensor | None = None
+    geometry_variance: Tensor | None = None  # variance: uncertainty of the centre of rotation
     mc_standard_error: Tensor | None = None  # Monte-Carlo error of the epistemic standard deviation
     image_standard_error: Tensor | None = None  # Monte-Carlo error of the image
     aleatoric_standard_error: Tensor | None = None  # Monte-Carlo error of the aleatoric variance
@@ -63,7 +66,13 @@ class Reconstruction:
     seed: int = 0
     settings: str | None = None  # JSON text of the method's settings
     calibration: str | None = None  # one sentence about what the calibrated interval guarantees
-    warning: str | None = None  # the reason not to trust this result
+    region_calibration: str | None = (
+        None  # JSON text: multipliers of intervals of means over regions, by size and level
+    )
+    warning: str | None = None  # the reasons not to trust this result, as one text
+    # One list for every image: {cause, p_value, message, command} of each warning, and texts of what was found and corrected.
+    warnings: Sequence[Sequence[Mapping[str, Any]]] | None = None
+    notes: Sequence[Sequence[str]] | None = None
     scores: Mapping[str, list[float | None]] | None = None  # one score per image, if the truth is known
 
     def __post_init__(self) -> None:
@@ -82,10 +91,11 @@ class Reconstruction:
 
     @property
     def variance(self) -> Tensor:
-        """Predictive variance: aleatoric plus epistemic."""
+        """Predictive variance: the sum of the aleatoric, the epistemic and, if there is one, the geometry part."""
         if self.aleatoric is None or self.epistemic is None:
             raise UserError(f"{self.model} gives an image without uncertainty; the result has no variance")
-        return self.aleatoric + self.epistemic
+        variance = self.aleatoric + self.epistemic
+        return variance if self.geometry_variance is None else variance + self.geometry_variance
 
     @property
     def std(self) -> Tensor:
@@ -117,6 +127,7 @@ class Reconstruction:
         lines = [f"{count} image{'s' if count != 1 else ''} of {height} x {width} by {self.model}"]
         lines += [f"  {name}: {'yes' if getattr(self, name) is not None else 'no'}" for name in MAPS[1:]]
         lines += [f"  {name}: {value}" for name, value in (self.scores or {}).items()]
+        lines += [f"  note: {note}" for notes in self.notes or () for note in notes]
         lines += [f"  {sentence}" for sentence in (self.calibration, self.warning) if sentence]
         return "\n".join(lines)
 
@@ -149,8 +160,11 @@ class Reconstruction:
                     seed=file.whole("seed"),
                     settings=file.text("settings"),
                     calibration=file.text("calibration"),
+                    region_calibration=file.text("region_calibration"),
                     warning=file.text("warning"),
-                    scores=_read_scores(file),
+                    warnings=_read_json(file, "warnings", list),
+                    notes=_read_json(file, "notes", list),
+                    scores=_read_json(file, "scores", dict),
                 )
             except UserError as error:
                 raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
@@ -163,17 +177,19 @@ def _read_map(file: ArrayReader, name: str) -> Tensor:
     return torch.from_numpy(array)[:, None]
 
 
-def _read_scores(file: ArrayReader) -> dict[str, list[float | None]] | None:
-    text = file.text("scores")
+def _read_json(file: ArrayReader, name: str, kind: type) -> Any:
+    """JSON values of an attribute; None if the file does not have it."""
+    text = file.text(name)
     if text is None:
         return None
     try:
-        scores = json.loads(text)
-    except ValueError:
-        scores = None
-    if not isinstance(scores, dict):
-        raise UserError(f"{file.path}: expected a JSON object in the attribute 'scores', got {text!r:.40}")
-    return scores
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, kind):
+        expected = "object" if kind is dict else "list"
+        raise UserError(f"{file.path}: expected a JSON {expected} in the attribute '{name}', got {text!r:.40}")
+    return values
 
 
 class ResultWriter:
@@ -183,6 +199,7 @@ class ResultWriter:
         self._arrays = ArrayWriter(path)
         self.scores: dict[str, list[float | None]] = {}  # scores of all images so far
         self._warnings: list[str] = []
+        self.lists: dict[str, list[Any]] = {"warnings": [], "notes": []}  # of all images so far
 
     def __enter__(self) -> Self:
         self._arrays.__enter__()
@@ -210,8 +227,14 @@ class ResultWriter:
             "seed": result.seed,
             "settings": result.settings,
             "calibration": result.calibration,
+            "region_calibration": result.region_calibration,
             "warning": self.warning,
         }
+        for name, items in self.lists.items():
+            value = getattr(result, name)
+            if value is not None:
+                items.extend([list(item) for item in value])
+                attributes[name] = json.dumps(items, allow_nan=False)
         for name, values in (result.scores or {}).items():
             self.scores.setdefault(name, []).extend(values)
         if self.scores:
@@ -241,6 +264,7 @@ class Reconstructor(ABC):
     name: str
     data_shape: tuple[int, ...]  # shape of one measurement: (1, views, bins) for a scan
     data_name: str = "sinogram"  # name of the data in messages
+    has_variance: bool = False  # whether it gives aleatoric and epistemic variances
 
     @property
     def parameters(self) -> int:

@@ -140,6 +140,9 @@ def test_an_ablation_of_two_variants(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "fit.epochs=1",
         "fit.batch=4",
         "block.channels=4",
+        "block.memory_channels=2",
+        "joint.epochs=2",
+        "joint.rounds=1",
     ]
     arguments = ["any_ablation.py", "--out", str(tmp_path), "--at-once", "2", "--scans", "1", "--device", "cpu"]
     arguments += ["--only", "standard", "--only", "no-memory", *(part for text in tiny for part in ("--set", text))]

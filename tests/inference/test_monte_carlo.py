@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.functional import conv2d, relu, softplus
 
 from bayescade.blocks import deterministic, heteroscedastic
-from bayescade.blocks.block import Block, BlockSettings
+from bayescade.blocks.block import Block
 from bayescade.blocks.runner import PlainRunner
 from bayescade.blocks.sampling import MeanWeights
+from bayescade.blocks.settings import BlockSettings
 from bayescade.errors import UserError
 from bayescade.inference import monte_carlo
 from bayescade.inference.moments import Estimate

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from bayescade.blocks import deterministic, heteroscedastic, homoscedastic
-from bayescade.blocks.block import BlockSettings
 from bayescade.blocks.perturbation import PerturbationRunner, PerturbedStack, Weights, stack_weights
+from bayescade.blocks.settings import BlockSettings
 from bayescade.errors import UserError
 from bayescade.inference import monte_carlo, runners
 from bayescade.inference.monte_carlo import InferenceSettings, Sampler

@@ -251,7 +251,8 @@ def scan_file(path: Path, geometry: Geometry) -> str:
 @pytest.mark.usefixtures("shipped")
 def test_a_scan_is_reconstructed_without_naming_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scan, out = scan_file(tmp_path / "scan.h5", SCANS[1]), str(tmp_path / "result.h5")
-    assert run(["reconstruct", scan, "-o", out, "--samples", "2", "--device", "cpu"]) == 0
+    arguments = ["--center", "stated", "--calibrate", "off", "--samples", "2", "--device", "cpu"]
+    assert run(["reconstruct", scan, "-o", out, *arguments]) == 0
     assert "2 images by any" in capsys.readouterr().out
     assert bayescade.Reconstruction.load(out).geometry == SCANS[1].to_json()
 
@@ -259,7 +260,7 @@ def test_a_scan_is_reconstructed_without_naming_a_model(tmp_path: Path, capsys: 
 @pytest.mark.usefixtures("shipped")
 def test_a_model_for_this_scan_alone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scan, out = scan_file(tmp_path / "scan.h5", case_geometry("sparse-8")), str(tmp_path / "result.h5")
-    assert run(["reconstruct", scan, "-o", out, "--samples", "2", "--device", "cpu"]) == 0
+    assert run(["reconstruct", scan, "-o", out, "--calibrate", "off", "--samples", "2", "--device", "cpu"]) == 0
     assert (
         "bdgd-plus/sparse-8 was trained for this geometry alone: --model bdgd-plus/sparse-8" in capsys.readouterr().out
     )

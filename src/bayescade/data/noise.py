@@ -7,6 +7,7 @@
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from bayescade import noise as noise_models
 from bayescade import plugins
 from bayescade.config import load_settings, settings_from
+from bayescade.data.noise_estimate import std_through_object
 from bayescade.errors import UserError
 from bayescade.noise import gaussian, poisson
 from bayescade.seeds import derived_seed
@@ -89,6 +91,22 @@ def noise_from_text(text: str) -> Noise:
     except (ValueError, RecursionError):
         raise UserError(f"noise: expected JSON text, got {text!r:.60}") from None
     return noise_from_json(values)
+
+
+def noise_or_estimate(
+    stated: Noise | None,
+    sinogram: Tensor,  # (batch, 1, views, bins)
+) -> tuple[Noise, float]:
+    """The noise that a scan file states, or Gaussian noise estimated from the data; and the largest value of the data.
+
+    An estimate is rounded to half powers of 2 of one per cent, so that similar scans have the same.
+    """
+    largest = float(sinogram.amax((1, 2, 3)).median())
+    if stated is not None:
+        return stated, largest
+    relative = std_through_object(sinogram) / sinogram.abs().mean((1, 2, 3)).clamp_min(1e-30)
+    steps = round(2 * math.log2(max(float(relative.median()), 1e-5) / 0.01))
+    return common_noise(float(f"{0.01 * 2 ** (steps / 2):.3g}")), largest
 
 
 def add_noise(

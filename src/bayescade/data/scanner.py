@@ -89,6 +89,12 @@ class ScanErrors:
     blur: float  # in bins
 
 
+def no_errors(geometry: Geometry) -> ScanErrors:
+    """The errors of a perfect scanner."""
+    views, bins = np.zeros(geometry.views), np.zeros(geometry.bins)
+    return ScanErrors(0.0, views, views, bins, np.zeros(0, dtype=int), 0.0, 0.0, 0.0)
+
+
 def draw_errors(scanner: Scanner, geometry: Geometry, seed: int, index: int) -> ScanErrors:
     """The errors of the scan with this index."""
     rng = np.random.default_rng(derived_seed(seed, "scanner", index))
@@ -160,7 +166,7 @@ def after_noise(
     if errors.blur:
         sinogram = blurred(sinogram, errors.blur)
     factor = attenuation_factor(sinogram, scanner)
-    if factor and (scanner.view_gain or scanner.bin_gain):
+    if factor and (errors.view_gains.any() or errors.bin_gains.any()):
         gains = torch.from_numpy(errors.view_gains[:, None] + errors.bin_gains[None, :])
         sinogram = sinogram - (gains / factor).to(sinogram)
     return interpolated(sinogram, errors.dead) if len(errors.dead) else sinogram

@@ -11,7 +11,15 @@ from bayescade import noise as noise_models
 from bayescade import plugins
 from bayescade.data.cache import Arrays, cached
 from bayescade.data.noise import Noise, add_noise
-from bayescade.data.scanner import Scanner, after_noise, before_noise, draw_errors, mean_over_bins, true_geometry
+from bayescade.data.scanner import (
+    ScanErrors,
+    Scanner,
+    after_noise,
+    before_noise,
+    draw_errors,
+    mean_over_bins,
+    true_geometry,
+)
 from bayescade.data.sources import Source
 from bayescade.physics.geometry import Geometry
 from bayescade.projectors import PerImageProjector, ray_transform
@@ -66,6 +74,19 @@ def scans_with_errors(
     """Scans of the images, each with a geometry and errors of its own; sinograms are padded with zeros to the largest."""
     pairs = zip(geometries, indices, strict=True)
     errors = [draw_errors(scanner, geometry, seed, index) for geometry, index in pairs]
+    return scans_with_these_errors(images, geometries, scanner, errors, noise, seed, indices)
+
+
+def scans_with_these_errors(
+    images: Tensor,  # (scans, 1, height f, width f), f being the grid factor of the scanner
+    geometries: Sequence[Geometry],
+    scanner: Scanner,
+    errors: Sequence[ScanErrors],  # one for each image, as the geometries and the indices
+    noise: Noise,
+    seed: int,
+    indices: Sequence[int],  # of the scans
+) -> Scans:
+    """Scans of the images with the given errors; sinograms are padded with zeros to the largest."""
     true = [true_geometry(geometry, scanner, error) for geometry, error in zip(geometries, errors, strict=True)]
     rays = PerImageProjector(true, images.device, images.dtype).forward(images)
     stored = mean_over_bins(rays, scanner).cpu()

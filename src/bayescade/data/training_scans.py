@@ -28,7 +28,7 @@ SMALL_ERRORS = Scanner(
     blur=0.7,
     share=0.2,
 )
-GROUP = 64  # scans that are projected together, at most
+GROUP = 256  # scans that are projected together, at most
 BLOCK_PIXELS = 2**26  # of the objects that are in memory at once
 
 

@@ -45,7 +45,8 @@ MOST_PASSES = 128  # computed at once; a pass is one image with one sample of th
 MOST_REFERENCE = 2**32
 # Number of samples between two checks of the tolerance: fixed, so that the result does not depend on the machine.
 CHECK_EVERY = 8
-SAMPLINGS = ("weights", "all-weights", "activations")
+SAMPLINGS = ("weights", "all-weights", "activations", "mean")
+ANALYTIC = ("weights", "mean")  # the weights of the last block are integrated in closed form
 SCHEDULES = ("auto", "serial", "threads", "graph")
 
 
@@ -54,7 +55,8 @@ class InferenceSettings:
     """How a trained cascade is sampled."""
 
     # What is sampled: weights (of all blocks but the last, whose weights are integrated in closed form), all-weights (of all
-    # blocks), or activations (noise in every pixel: the paper).
+    # blocks), activations (noise in every pixel: the paper), or mean (nothing: the mean weights of all blocks, and those of the
+    # last block integrated).
     sampling: str = "weights"
     # How a block is computed: plain (torch layers); fused (Triton kernels, on a GPU); perturbation (on a CPU, in bfloat16: the
     # change of the features by a sample); auto: fused on a GPU, perturbation on a CPU with bfloat16 instructions, else plain.
@@ -124,7 +126,7 @@ class Sampler:
         self.settings = settings
         example = next(cascade.parameters())
         self.device, self.dtype = example.device, example.dtype
-        random = self.is_random(settings.sampling == "weights")
+        random = self.is_random(settings.sampling in ANALYTIC)
         self.runner = choose_runner(settings.runner, settings.sampling, random, self.device, self.dtype)
         self.make_runner = runner_factory(self.runner, self.device, self.dtype, settings.precision == "half")
         use_graphs = self.runner == "fused" and self.device.type == "cuda" and settings.schedule in ("auto", "graph")
@@ -142,6 +144,8 @@ class Sampler:
 
     def is_random(self, analytic: bool) -> bool:
         """Whether anything is sampled. If `analytic`, nothing is sampled in the last block."""
+        if self.settings.sampling == "mean" and analytic:
+            return False
         return any(block.layers for block in (self.blocks[:-1] if analytic else self.blocks))
 
     @torch.no_grad()
@@ -157,7 +161,7 @@ class Sampler:
     ) -> Estimate:
         """Mean, aleatoric variance and epistemic variance of every image, in units of `problem.scale`."""
         moments = StreamingMoments()
-        job = Job(problem, y, samples, seed, index, analytic=self.settings.sampling == "weights")
+        job = Job(problem, y, samples, seed, index, analytic=self.settings.sampling in ANALYTIC)
         random = self.is_random(job.analytic)
         for chunk in self._chunks(job):
             moments.add(chunk.mean, chunk.variance, chunk.aleatoric)

@@ -11,12 +11,15 @@ from bayescade.results import MAPS, Reconstruction
 
 def pooled(
     parts: Sequence[tuple[int, Reconstruction]],  # number of samples, and their result
+    deviations: Sequence[float] | None = None,  # of the centre of rotation of each part: weighted mean 0, variance 1
 ) -> Reconstruction:
-    """The result of all samples together, by the law of total variance.
+    """The result of all samples together, by the law of total variance, nested in this order: geometry, symmetries, weights.
 
     Every part counts by its number of samples. The image is the mean of the images, the aleatoric variance that of the
-    variances. The epistemic variance is the mean of those within the parts plus the variance of the images between the parts,
-    `epistemic_symmetries`. The parts are all that there are: their variance has no correction for a small number of parts.
+    variances. The variance of the images between the parts has two parts: what follows the deviations of the centre is
+    `geometry_variance` (`explained`), the rest is `epistemic_symmetries`. The epistemic variance is this rest plus the mean of
+    the variances within the parts (weights). The parts are all that there are: their variance has no correction for a small
+    number of parts.
     """
     if len(parts) == 1:
         return parts[0][1]
@@ -41,28 +44,50 @@ def pooled(
     image = mean(images)
     assert image is not None
     between = mean((images - image) ** 2)
+    assert between is not None
+    geometry = None
+    if deviations is not None:
+        geometry = explained(images - image, shares, torch.tensor(deviations).to(images), between)
+        between = between - geometry
     within, aleatoric = stacked("epistemic"), stacked("aleatoric")
     epistemic = mean(within)
     if epistemic is None:
         return dataclasses.replace(first, image=image)
-    assert between is not None
     assert within is not None
     epistemic = epistemic + between
-    deviations = stacked(
-        "mc_standard_error"
-    )  # of the standard deviations: those of the variances are 2 std times as large
-    std_error = error(2 * within.sqrt() * deviations) if deviations is not None else None
+    # Errors of the standard deviations: those of the variances are 2 std times as large.
+    std_errors = stacked("mc_standard_error")
+    std_error = error(2 * within.sqrt() * std_errors) if std_errors is not None else None
     return dataclasses.replace(
         first,
         image=image,
         aleatoric=mean(aleatoric),
         epistemic=epistemic,
         epistemic_symmetries=between,
+        geometry_variance=geometry,
         mc_standard_error=std_error / (2 * epistemic.sqrt()).clamp_min(1e-30) if std_error is not None else None,
         image_standard_error=error(stacked("image_standard_error")),
         aleatoric_standard_error=error(stacked("aleatoric_standard_error")),
         samples=total if first.samples else 0,
     )
+
+
+def explained(
+    residuals: Tensor,  # (parts, batch, 1, height, width): images minus their mean
+    shares: Tensor,  # (parts,)
+    deviations: Tensor,  # (parts,), weighted mean 0 and variance 1
+    between: Tensor,  # (batch, 1, height, width): variance of the images
+) -> Tensor:
+    """The variance that a regression of the images on the deviations explains, less what it would explain by chance.
+
+    With p parts that do not depend on the deviations at all, the regression still explains 1 / (p - 1) of the variance.
+    """
+    slope = torch.einsum("p,p...->...", shares * deviations, residuals)
+    fitted = slope**2
+    freedom = len(shares) - 2
+    if freedom < 1:
+        return torch.zeros_like(fitted)
+    return (fitted - (between - fitted) / freedom).clamp_min(0)
 
 
 def concatenated(results: Sequence[Reconstruction]) -> Reconstruction:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayescade.errors import UserError
 from bayescade.inference.pooling import concatenated, pooled
+from bayescade.methods._passes import Pass, passes_of
 from bayescade.physics.geometry import Geometry
 from bayescade.physics.problem import InverseProblem
 from bayescade.physics.symmetries import SYMMETRIES, Symmetry
@@ -19,22 +20,50 @@ from bayescade.results import Reconstruction, Reconstructor, as_data
 from bayescade.seeds import derived_seed
 from bayescade.storage.manifest import Manifest
 from bayescade.storage.weights import Tensors
+from bayescade.uncertainty.disagreement import fitted
 
 AT_ONCE = 32  # scans whose units are computed at once
 
-SETTING = "symmetries="
+SYMMETRIES_SETTING, VARIANCE_SETTING = "symmetries=", "variance="
+VARIANCES = ("fitted", "network")
 # (name, problem, manifest, weights, overrides) -> the trained method
-Load = Callable[[str, Any, Manifest, Sequence[Tensors], Sequence[str]], Reconstructor]
+Load = Callable[[str, Any, Manifest, Sequence[Tensors], Sequence[str]], Any]
 
 
 def symmetries_of(
     text: str,  # "symmetries=8"
 ) -> int:
     """How many symmetries a setting asks for."""
-    value = text.removeprefix(SETTING)
+    value = text.removeprefix(SYMMETRIES_SETTING)
     if not value.isdecimal() or not 1 <= int(value) <= len(SYMMETRIES):
         raise UserError(f"--set {text}: expected a whole number from 1 to {len(SYMMETRIES)}")
     return int(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class AnyScanSettings:
+    """Settings of a model for any scan that are free after its training."""
+
+    symmetries: int = len(SYMMETRIES)
+    variance: str = (
+        "fitted"  # that of the mean of all passes, if the model has it; or that of the cascade's own network
+    )
+
+    @classmethod
+    def split(cls, overrides: Sequence[str]) -> "tuple[AnyScanSettings, list[str]]":
+        """These settings, and the overrides for the cascade."""
+        settings, others = cls(), []
+        for text in overrides:
+            if text.startswith(SYMMETRIES_SETTING):
+                settings = dataclasses.replace(settings, symmetries=symmetries_of(text))
+            elif text.startswith(VARIANCE_SETTING):
+                variance = text.removeprefix(VARIANCE_SETTING)
+                if variance not in VARIANCES:
+                    raise UserError(f"--set {text}: expected {' or '.join(VARIANCES)}")
+                settings = dataclasses.replace(settings, variance=variance)
+            else:
+                others.append(text)
+        return settings, others
 
 
 @final
@@ -56,31 +85,38 @@ class AnyScanModel(Reconstructor):
         self.manifest = manifest
         self._weights, self._load = weights, load
         self.device = device
-        self._symmetries = len(SYMMETRIES)
-        for text in overrides:
-            if text.startswith(SETTING):
-                self._symmetries = symmetries_of(text)
-        self._overrides = [text for text in overrides if not text.startswith(SETTING)]
+        self.settings, self._overrides = AnyScanSettings.split(overrides)
+        self.ratio = manifest.error_ratio if self.settings.variance == "fitted" else None
         self._planes = plane_names(str(manifest.settings["scans"].get("planes", "")))
         self._tv_iterations = int(manifest.settings["scans"].get("tv_iterations", 0))
+        self._cascade: Any = None  # of the first problem; its weights are used for all
         self._last: AnyScanReconstructor | None = None
 
-    def bound(self, geometry: Geometry) -> "AnyScanReconstructor":
+    def bound(
+        self,
+        geometry: Geometry,
+        centre_std: float = 0.0,  # of the centre of rotation, in bins
+    ) -> "AnyScanReconstructor":
         """The method for one geometry; the last one is kept for the next call."""
         if not isinstance(geometry, Geometry):
             raise UserError(
                 f"model '{self.name}' works for any geometry: expected geometry=ParallelBeam(...) or FanBeam(...), got "
                 f"{type(geometry).__name__}"
             )
-        if self._last is None or self._last.scan != geometry:
-            operator = ray_transform(in_pixels(geometry), self.device)
-            problem = any_scan_problem(operator, self._planes, self._tv_iterations)
-
-            def load(problem: InverseProblem) -> Reconstructor:
-                return self._load(self.name, problem, self.manifest, self._weights, self._overrides)
-
-            self._last = AnyScanReconstructor(load, geometry, problem, self._planes, self._symmetries)
+        if self._last is None or self._last.scan != geometry or self._last.centre_std != centre_std:
+            self._last = AnyScanReconstructor(self, geometry, centre_std)
         return self._last
+
+    def problem(self, geometry: Geometry, first: bool, norm: float | Tensor | None = None) -> InverseProblem:
+        """The problem of a scan, in pixels; `first`: with its own first image."""
+        operator = ray_transform(in_pixels(geometry), self.device)
+        return any_scan_problem(operator, self._planes, self._tv_iterations if first else 0, norm)
+
+    def cascade(self, problem: InverseProblem) -> Any:
+        """The trained method for a problem in pixels and for normalised data."""
+        if self._cascade is None:
+            self._cascade = self._load(self.name, problem, self.manifest, self._weights, self._overrides)
+        return self._cascade.for_problem(problem)
 
     def __call__(
         self,
@@ -110,35 +146,29 @@ class AnyScanReconstructor(Reconstructor):
     Every symmetry of the pixel grid has an equal share of its samples: the scan is moved, and its image moved back.
     """
 
-    def __init__(
-        self,
-        load: Callable[[InverseProblem], Any],  # the trained method for a problem in pixels and for normalised data
-        scan: Geometry,
-        problem: InverseProblem,  # of this scan, in pixels
-        planes: Sequence[str],
-        symmetries: int,  # how many of SYMMETRIES are used
-    ):
-        self.scan = scan
-        self.problem = problem
-        self._load, self._planes = load, planes
-        self.symmetries = SYMMETRIES[:symmetries]
+    def __init__(self, model: AnyScanModel, scan: Geometry, centre_std: float = 0.0):
+        self.model = model
+        self.scan, self.centre_std = scan, centre_std
+        self.problem = model.problem(scan, first=True)
         self.first_images = FirstImages()
-        self._inner: dict[Symmetry, Any] = {}
+        self._inner: dict[tuple[Symmetry, float], Any] = {}
         inner = self.inner(SYMMETRIES[0])
         self.name = inner.name
         self.data_shape = inner.data_shape
+        self.has_variance = inner.has_variance
 
-    def inner(self, symmetry: Symmetry) -> Any:
+    def inner(self, symmetry: Symmetry, deviation: float = 0.0) -> Any:
         """The trained method for the moved scan. Its first images are those of the scan, moved."""
-        if symmetry not in self._inner:
+        key = (symmetry, deviation * self.centre_std)
+        if key not in self._inner:
             problem = self.problem
-            if symmetry != SYMMETRIES[0]:
-                geometry = symmetry.geometry(in_pixels(self.scan))
-                operator = ray_transform(geometry, self.problem.device)
-                problem = any_scan_problem(operator, self._planes, norm=self.problem.norm)
+            if key != (SYMMETRIES[0], 0.0):
+                offset = self.scan.offset + key[1] * self.scan.bin_width
+                geometry = symmetry.geometry(dataclasses.replace(self.scan, offset=offset))
+                problem = self.model.problem(geometry, first=False, norm=self.problem.norm)
             first = functools.partial(self.first_images.moved, symmetry)
-            self._inner[symmetry] = self._load(dataclasses.replace(problem, initial_image=first))
-        return self._inner[symmetry]
+            self._inner[key] = self.model.cascade(dataclasses.replace(problem, initial_image=first))
+        return self._inner[key]
 
     @property
     def parameters(self) -> int:
@@ -147,15 +177,26 @@ class AnyScanReconstructor(Reconstructor):
 
     def reconstruct(self, data: Tensor, *, samples: int, seed: int, index: int) -> Reconstruction:
         results = []
+        passes = passes_of(samples, self.model.settings.symmetries)
         for first, normalised, units in self._normalised(data):
-            parts = []
-            for symmetry, count in self._shares(samples):
-                part = self.inner(symmetry).reconstruct(
-                    symmetry.data(normalised), samples=count, seed=seed_of(seed, symmetry), index=index + first
-                )
-                parts.append((count, part.mapped(symmetry.restored)))
-            results.append(pooled(parts).scaled(units))
+            parts = [self._part(part, normalised, seed, index + first) for part in passes]
+            counts = [part.samples for part in passes]
+            deviations = [part.deviation for part in passes] if self.centre_std else None
+            result = pooled(list(zip(counts, parts, strict=True)), deviations)
+            if self.model.ratio is not None:
+                result = fitted(result, len(passes), self.model.ratio)
+            results.append(result.scaled(units))
         return dataclasses.replace(concatenated(results), geometry=self.scan.to_json(), seed=seed)
+
+    def _part(self, part: Pass, normalised: Tensor, seed: int, index: int) -> Reconstruction:
+        """The result of one pass. A single sample of the weights is that of their mean."""
+        inner = self.inner(part.symmetry, part.deviation)
+        if part.samples == 1 and inner.settings.inference.sampling == "weights":
+            inner = inner.with_mean_weights()
+        result: Reconstruction = inner.reconstruct(
+            part.symmetry.data(normalised), samples=part.samples, seed=seed_of(seed, part.symmetry), index=index
+        )
+        return result.mapped(part.symmetry.restored)
 
     def sample_images(
         self,
@@ -170,22 +211,17 @@ class AnyScanReconstructor(Reconstructor):
         batches = []
         for first, normalised, units in self._normalised(as_data(data, self.data_shape, self.data_name)):
             parts = []
-            for symmetry, count in self._shares(samples):
-                images = self.inner(symmetry).sample_images(
-                    symmetry.data(normalised),
-                    samples=count,
-                    seed=seed_of(seed, symmetry),
+            for part in passes_of(samples, self.model.settings.symmetries):
+                images = self.inner(part.symmetry, part.deviation).sample_images(
+                    part.symmetry.data(normalised),
+                    samples=part.samples,
+                    seed=seed_of(seed, part.symmetry),
                     index=index + first,
                     aleatoric=aleatoric,
                 )
-                parts.append(symmetry.restored(images) * units.reshape(-1, 1, 1, 1))
+                parts.append(part.symmetry.restored(images) * units.reshape(-1, 1, 1, 1))
             batches.append(torch.cat(parts))
         return torch.cat(batches, 1)
-
-    def _shares(self, samples: int) -> list[tuple[Symmetry, int]]:
-        """The symmetries, and how many of the samples each has."""
-        used = self.symmetries[: max(samples, 1)]
-        return [(used[k], len(range(k, max(samples, 1), len(used)))) for k in range(len(used))]
 
     def _normalised(self, data: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Batches of data in pixels, divided by the unit of each image: (index of the first, data, units).

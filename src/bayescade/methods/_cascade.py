@@ -3,6 +3,7 @@
 The three methods differ only in their block (`bayescade.blocks`), and therefore in the uncertainties that they give.
 """
 
+import copy
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -11,13 +12,14 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from bayescade.blocks.block import Block, BlockSettings
+from bayescade.blocks.block import Block
 from bayescade.blocks.convolution import channels_last
+from bayescade.blocks.settings import BlockSettings
 from bayescade.config import load_settings, settings_from
 from bayescade.errors import UserError
 from bayescade.inference.moments import Estimate
 from bayescade.inference.monte_carlo import InferenceSettings, Sampler, passes_at_once
-from bayescade.methods._cascade_settings import JointlyTrained, Settings
+from bayescade.methods._cascade_settings import JointlyTrained, Settings, with_possible_runners
 from bayescade.networks.cascade import Cascade
 from bayescade.physics.problem import InverseProblem
 from bayescade.progress import progress
@@ -52,7 +54,7 @@ def train(
         raise UserError("setting joint.epochs: joint training runs in one process; start it without torchrun")
     if not together and not settings.fit.epochs:
         raise UserError("setting fit.epochs: expected at least 1, or joint training (joint.epochs), got 0")
-    problem = data.problem
+    settings, problem = with_possible_runners(settings), data.problem
     saved = [load_block(build, settings, problem, tensors).to(problem.device) for tensors in run.blocks()]
     for block in saved:
         channels_last(block)
@@ -138,12 +140,13 @@ def load(
 ) -> "TrainedCascade":
     """A trained cascade, ready to be called with data."""
     stored = manifest.settings
-    parts = [field.name for field in dataclasses.fields(Settings)]
+    kind = JointlyTrained if "joint" in stored else Settings
+    parts = [field.name for field in dataclasses.fields(kind)]
     if any(part not in stored for part in parts):
         raise UserError(
             f"{name}: its manifest is damaged: expected the settings {', '.join(parts)}, got {', '.join(stored)}"
         )
-    trained_settings = settings_from(Settings, {part: stored[part] for part in parts})
+    trained_settings = settings_from(kind, {part: stored[part] for part in parts})
     if not weights:
         raise UserError(f"{name}: no block is trained yet; run the same train command again")
     for text in overrides:
@@ -154,7 +157,7 @@ def load(
             raise UserError(
                 f"--set {text}: settings of the training cannot change after the training; you can set: {', '.join(known)}"
             )
-    settings = load_settings(Settings, overrides=overrides, base=trained_settings)
+    settings = with_possible_runners(load_settings(kind, overrides=overrides, base=trained_settings))
     inner = [load_block(build, trained_settings, problem, tensors, inner=True) for tensors in weights[:-1]]
     cascade = Cascade([*inner, load_block(build, trained_settings, problem, weights[-1])])
     warning = None
@@ -217,6 +220,19 @@ class TrainedCascade(Reconstructor):
         self.data_shape = problem.operator.range_shape
         self.data_name = "sinogram" if geometry is not None else "data"
         self.sampler = Sampler(self.cascade, settings.inference)
+        self.has_variance = self.cascade.block(0).variance is not None
+
+    def for_problem(self, problem: InverseProblem) -> "TrainedCascade":
+        """The same cascade for another problem."""
+        other = copy.copy(self)
+        other.problem, other.data_shape = problem, problem.operator.range_shape
+        return other
+
+    def with_mean_weights(self) -> "TrainedCascade":
+        """The same cascade with the mean of its weights, of which one sample is all there is."""
+        other = copy.copy(self)
+        other.sampler = Sampler(self.cascade, dataclasses.replace(self.settings.inference, sampling="mean"))
+        return other
 
     @property
     def parameters(self) -> int:
@@ -233,7 +249,7 @@ class TrainedCascade(Reconstructor):
                         self.problem, batch, samples=samples, seed=seed, index=index + first, advance=advance
                     )
                 )
-        has_variance = self.cascade.block(0).variance is not None
+        has_variance = self.has_variance
         has_errors = has_variance and all(estimate.has_errors for estimate in estimates)
         scale = self.problem.scale
 

@@ -1,14 +1,17 @@
 """Settings of DGD, BDGD and BDGD+, and their presets."""
 
 import dataclasses
+from typing import TypeVar
 
 from bayescade import plugins
-from bayescade.blocks.block import BlockSettings
+from bayescade.blocks.settings import BlockSettings, PyramidSettings, scales_of
 from bayescade.errors import UserError
 from bayescade.inference.monte_carlo import InferenceSettings
 from bayescade.training.fit import FitSettings
 from bayescade.training.greedy import GreedySettings
 from bayescade.training.joint import JointSettings
+
+AnySettings = TypeVar("AnySettings", bound="Settings")
 
 RAMPS = ("band-limited", "shifted")
 
@@ -48,7 +51,22 @@ class Settings:
 class JointlyTrained(Settings):
     """Settings of a cascade whose blocks are trained together after their greedy training."""
 
+    block: PyramidSettings
     joint: JointSettings
+
+
+def with_possible_runners(settings: AnySettings) -> AnySettings:
+    """The settings with runners that can compute the blocks: several scales are computed by torch layers."""
+    if scales_of(settings.block) == 1:
+        return settings
+    fit = dataclasses.replace(settings.fit, runner=possible_runner(settings.fit.runner))
+    inference = dataclasses.replace(settings.inference, runner=possible_runner(settings.inference.runner))
+    return dataclasses.replace(settings, fit=fit, inference=inference)
+
+
+def possible_runner(requested: str) -> str:
+    """The runner of blocks of several scales: `auto` is plain."""
+    return "plain" if requested == "auto" else requested
 
 
 _RECOMMENDED = Settings(
@@ -70,12 +88,12 @@ _PAPER = Settings(
 )
 
 _ANY = JointlyTrained(
-    block=BlockSettings(channels=32, memory_channels=4, variance="features"),
-    greedy=GreedySettings(blocks=12, restarts=0),
+    block=PyramidSettings(channels=16, memory_channels=8, variance="features", scales=4),
+    greedy=GreedySettings(blocks=8, restarts=0),
     fit=FitSettings(epochs=0, batch=32),  # no greedy training: the blocks gain together
-    data=DataSettings(images=6000, validation_images=300),
+    data=DataSettings(images=8000, validation_images=300),
     inference=InferenceSettings(),
-    joint=JointSettings(epochs=40, batch=8, rounds=20),
+    joint=JointSettings(epochs=100, batch=16, rounds=20),
 )
 
 PRESETS: dict[str, Settings] = {

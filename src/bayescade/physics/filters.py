@@ -93,10 +93,24 @@ def apply_ramp(
 ) -> Tensor:
     """The sinogram convolved along its bins with the ramp; zero outside the detector, no wrap-around."""
     bins = sinogram.shape[-1]
-    length = 2 ** math.ceil(math.log2(3 * bins))
+    length = fast_length(2 * bins - 1)  # what wraps around falls on values that are cut off
     spectrum = ramp_spectrum(bins, bin_width, window, ramp, length, sinogram.device, sinogram.dtype)
     filtered = torch.fft.irfft(torch.fft.rfft(sinogram, length) * spectrum, length)
     return filtered[..., bins - 1 : 2 * bins - 1]
+
+
+@functools.lru_cache(maxsize=1024)
+def fast_length(least: int) -> int:
+    """The smallest even number of at least `least` without prime factors above 5: a fast length of a Fourier transform."""
+    length = least + least % 2
+    while True:
+        rest = length
+        for factor in (2, 3, 5):
+            while rest % factor == 0:
+                rest //= factor
+        if rest == 1:
+            return length
+        length += 2
 
 
 @functools.lru_cache(maxsize=1024)

@@ -81,8 +81,32 @@ class InverseProblem:
         unless every image has a scan of its own."""
         return self
 
-    def load(self, other: "InverseProblem", indices: Tensor) -> None:
-        """Takes over what belongs to the images of another problem with these indices, and with the same `exchange`."""
+    def load(self, other: "InverseProblem", indices: Tensor, move: int = 0) -> None:
+        """Takes over what belongs to the images of another problem with these indices, and with the same `exchange`.
+
+        With a `move` the scans are moved, so that the same data belong to moved images.
+        """
+
+    @property
+    def moves(self) -> int:
+        """How many moves of the pixel grid `load` knows; move 0 is none."""
+        return 1
+
+    def moved(
+        self,
+        images: Tensor,  # (batch, 1, height, width)
+        move: int,
+    ) -> Tensor:
+        """The images after a move, which keeps their size."""
+        return images
+
+    def moved_known(
+        self,
+        known: Tensor,  # (batch, planes, height, width): `known` of the problem that was loaded
+        move: int,
+    ) -> Tensor:
+        """The planes of the data of the moved scans."""
+        return known
 
     @property
     def exchange(self) -> Hashable:

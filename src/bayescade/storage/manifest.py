@@ -87,6 +87,9 @@ class Manifest:
     blocks: tuple[BlockRecord, ...] = ()  # blocks in their order; a network has one record
     ended: EndRecord | None = None  # if the cascade ended before its last block
     joint: JointRecord | None = None  # if all blocks are trained together after the greedy training
+    error_ratio: float | None = (
+        None  # of the error of its images to the disagreement of passes (`uncertainty.disagreement`)
+    )
     training_seconds: float | None = None  # of all blocks; None until the training is done
     data_seconds: float | None = None  # time to make the training data
     processes: int = 1  # number of processes of the training
@@ -216,8 +219,10 @@ def warnings_of(manifest: Manifest) -> list[str]:
 
 
 def model_hash(manifest: Manifest) -> str:
-    """The start of a hash of all weights and of the inference settings."""
+    """The start of a hash of all weights, of the inference settings and of the ratio of errors to disagreement."""
     weights = [block.sha256 for block in manifest.blocks]
+    if manifest.error_ratio is not None:
+        weights.append(repr(manifest.error_ratio))
     inference = manifest.hashed_inference or manifest.settings.get("inference")
     inference_text = json.dumps(inference, sort_keys=True)
     return hashlib.sha256("".join([*weights, inference_text]).encode()).hexdigest()[:16]
