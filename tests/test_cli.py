@@ -55,13 +55,18 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayescade.pipeline.demo.SAMPLES", 4)
+def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
     said = answer("demo --out here", capsys)
     assert said["psnr"] > 39
     assert said["psnr"] > said["psnr_fbp"] + 15
-    assert 0.9 < said["coverage"]["0.9"] <= 1
+    assert 0.9 < said["coverage_calibrated"] <= 1
+    assert said["warnings"] == []
+    (note,) = said["notes"]
+    assert note.startswith("centre of rotation: +0.50 +- 0.0")  # the stated centre is wrong by half a bin
+    assert said["seconds"] < 120, "the demo has a shipped calibration"
     result = Reconstruction.load("here/reconstruction.h5")
+    assert result.lower is not None
+    assert result.calibration == said["calibration"]
     assert 0.03 < float(result.image.max()) < 0.05  # per millimetre
     assert result.scores is not None
     assert result.scores["psnr"] == [said["psnr"]]

@@ -116,9 +116,11 @@ def demo(
     lines = [
         f"{answer['model']}: PSNR {answer['psnr']:.2f} dB (FBP {answer['psnr_fbp']:.2f} dB), SSIM {answer['ssim']:.4f}, "
         f"{answer['seconds']:.1f} s",
-        f"90 % intervals cover {answer['coverage']['0.9']:.1%} of the pixels; "
+        f"calibrated 90 % intervals cover {answer['coverage_calibrated']:.1%} of the pixels; "
         f"{answer['epistemic_share']:.2%} of the variance is epistemic",
-        f"{answer['samples']} samples over the symmetries of the pixel grid",
+        *(f"note: {note}" for note in answer["notes"]),
+        *(f"warning: {warning['message']}" for warning in answer["warnings"]),
+        *(["no warning: the data look like those of good scans"] if not answer["warnings"] else []),
         f"wrote {' and '.join(answer['files'])}",
     ]
     _print_answer(answer, lines, json_output)
@@ -386,6 +388,10 @@ def evaluate(
     seed: Seed = 0,
     samples: Samples = 100,
     settings: Settings = None,
+    calibrate: Annotated[
+        str,
+        typer.Option(metavar="off|auto|N", help="Calibrated intervals and warnings, as those of `reconstruct`."),
+    ] = "off",
     report: Annotated[str | None, typer.Option(help="Folder for a page with scores and pictures.")] = None,
     json_output: Json = False,
     device: Device = "auto",
@@ -403,6 +409,7 @@ def evaluate(
         seed=seed,
         samples=samples,
         settings=settings or [],
+        calibrate=calibrate,
         report=report,
         device=device,
     )

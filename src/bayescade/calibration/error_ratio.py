@@ -24,17 +24,19 @@ from bayescade.physics.symmetries import SYMMETRIES
 from bayescade.seeds import derived_seed
 from bayescade.storage.files import write_json
 from bayescade.storage.manifest import MANIFEST, read_manifest, to_json
-from bayescade.uncertainty.disagreement import fit_ratio
+from bayescade.uncertainty.disagreement import fit_ratio, fitted
 
 SPLIT = "calibration"
 
 
 @dataclasses.dataclass(frozen=True)
 class ScanError:
-    """One scan: the root mean square error of its image, and the root mean square disagreement of the passes."""
+    """One scan: the root mean square error of its image, and what was predicted of it, as root mean squares too."""
 
     found: float
-    disagreement: float
+    disagreement: float  # of the passes
+    network: float  # error claimed by the variance network and the disagreement together
+    fitted: float | None  # error claimed with the ratio of the manifest; None: it has none
     family: str
     geometry: Geometry
 
@@ -47,7 +49,7 @@ def random_scan_errors(
     sizes: Sequence[int] = (96, 128, 128, 128, 192),  # of the images, in turn
     stored: Tensor | None = None,  # (images, 1, height, width): images beside phantoms
 ) -> Iterator[ScanError]:
-    """Errors and disagreements of random scans."""
+    """Errors and disagreements of random scans, by a model with the setting variance=network."""
     settings = settings_from(ScanSettings, model.manifest.settings["scans"])
     noise = noise_from_json(model.manifest.settings["noise"])
     stream = split_seed(seed, SPLIT)
@@ -69,7 +71,11 @@ def random_scan_errors(
         assert result.epistemic_symmetries is not None
         error = float((result.image - scan.truth).square().mean().sqrt())
         between = float(result.epistemic_symmetries.mean()) * passes / (passes - 1)
-        yield ScanError(error, between**0.5, families[index % len(families)], geometry)
+        ratio, claimed = model.manifest.error_ratio, None
+        if ratio is not None:
+            claimed = float(fitted(result, passes, ratio).variance.mean()) ** 0.5
+        network = float(result.variance.mean()) ** 0.5
+        yield ScanError(error, between**0.5, network, claimed, families[index % len(families)], geometry)
 
 
 def only(source: Source, index: int) -> Source:

@@ -15,10 +15,11 @@ from torch import Tensor
 from bayescade.results import Reconstruction
 from bayescade.storage.files import replacing
 
-# Panels of one scale share colour map and limits. The epistemic std has a separate scale: it is often far below the
-# aleatoric std.
-Scale = Literal["value", "error", "std", "epistemic std"]
-COLOURS: dict[Scale, str] = {"value": "gray", "error": "RdBu_r", "std": "magma", "epistemic std": "viridis"}
+# Panels of one scale share colour map and limits: the parts of a variance can be compared.
+Scale = Literal["value", "error", "std", "ratio"]
+COLOURS: dict[Scale, str] = {"value": "gray", "error": "RdBu_r", "std": "magma", "ratio": "cividis"}
+UNITLESS = ("ratio",)
+LARGEST_RATIO = 5.0  # |error| / std at the end of its colour bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +41,18 @@ def reconstruction_panels(result: Reconstruction, index: int = 0) -> list[Panel]
     if result.aleatoric is not None:
         panels.append(Panel("aleatoric std (data)", _array(result.aleatoric.sqrt(), index), "std"))
     if result.epistemic is not None:
-        panels.append(Panel("epistemic std (model)", _array(result.epistemic.sqrt(), index), "epistemic std"))
+        panels.append(Panel("epistemic std (model)", _array(result.epistemic.sqrt(), index), "std"))
+    if result.geometry_variance is not None:
+        panels.append(Panel("geometry std (centre)", _array(result.geometry_variance.sqrt(), index), "std"))
     return panels
+
+
+def ratio_panel(result: Reconstruction, index: int = 0) -> Panel | None:
+    """|error| / standard deviation of one image; None without truth or variances."""
+    if result.truth is None or result.aleatoric is None:
+        return None
+    ratio = (result.image - result.truth.to(result.image)).abs() / result.std.clamp_min(1e-30)
+    return Panel("|error| / std", _array(ratio, index), "ratio")
 
 
 def _array(batch: Tensor, index: int) -> NDArray[Any]:
@@ -84,9 +95,14 @@ def draw_panels(
             axis.set_xlabel(f"x ({unit})", fontsize=8)
             axis.set_ylabel(f"y ({unit})", fontsize=8)
             axis.tick_params(labelsize=7)
-            bar = figure.colorbar(drawn, ax=axis, shrink=0.85)
+            # A pointed end: there are values beyond the end of the colour bar.
+            beyond = (bool((panel.image < low).any()), bool((panel.image > high).any()))
+            extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[
+                beyond
+            ]
+            bar = figure.colorbar(drawn, ax=axis, shrink=0.85, extend=extend)
             bar.ax.tick_params(labelsize=7)
-            if value_unit:
+            if value_unit and panel.scale not in UNITLESS:
                 bar.set_label(value_unit, fontsize=8)
     with replacing(path) as partial:
         figure.savefig(partial, format="png", dpi=130)
@@ -102,11 +118,10 @@ def _limits(panels: list[Panel]) -> dict[Scale, tuple[float, float]]:
     if errors:
         largest = max(float(np.quantile(abs(image), 0.995)) for image in errors) or 1e-12
         limits["error"] = (-largest, largest)
-    scales: tuple[Scale, ...] = ("std", "epistemic std")
-    for scale in scales:
-        stds = [panel.image for panel in panels if panel.scale == scale]
-        if stds:
-            limits[scale] = (0.0, max(float(np.quantile(image, 0.999)) for image in stds) or 1e-12)
+    stds = [panel.image for panel in panels if panel.scale == "std"]
+    if stds:
+        limits["std"] = (0.0, max(float(np.quantile(image, 0.999)) for image in stds) or 1e-12)
+    limits["ratio"] = (0.0, LARGEST_RATIO)
     return limits
 
 

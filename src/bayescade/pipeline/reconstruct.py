@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from bayescade.calibration.simulated import ScanKind
 from bayescade.calibration.store import calibration_for
 from bayescade.data.noise import Noise, noise_or_estimate
 from bayescade.data.preprocess import with_centre
-from bayescade.data.scan import ScanBatch, ScanReader
+from bayescade.data.scan import ScanReader
 from bayescade.data.simulate import chunks
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
@@ -85,7 +85,7 @@ def reconstruct(scan: str, out: str, request: Request) -> dict[str, Any]:
     start = time.perf_counter()
     with ScanReader(scan) as reader, ResultWriter(out) as writer:
         worker = Worker(request, request.geometry(reader.geometry), reader.noise())
-        worker.prepare(reader.read(0, 1))
+        worker.prepare(reader.read(0, 1).sinogram)
         with progress(f"reconstructing by {request.model}", reader.count) as advance:
             for first, number in worker.parts(reader.count):
                 batch = reader.read(first, number)
@@ -139,28 +139,41 @@ class Worker:
             [(index, 1) for index in range(count)] if self.examiner is not None else list(chunks(self.geometry, count))
         )
 
-    def prepare(self, first: ScanBatch) -> None:
-        """Finds or makes the calibration for these scans; the first scan says how long that takes."""
+    def prepare(self, first: Tensor) -> None:
+        """Finds or makes the calibration for these scans; the first scan (1, 1, views, bins) says how long that takes."""
         if self.examiner is None or self.request.calibrate == "off":
             return
-        noise, largest = noise_or_estimate(self.stated_noise, first.sinogram)
-        kind = ScanKind(self.geometry, noise, largest)
         images = CALIBRATION_IMAGES if self.request.calibrate == "auto" else int(self.request.calibrate)
         at_most = MOST_SECONDS if self.request.calibrate == "auto" else math.inf
         self.calibration = calibration_for(
-            self.examiner, kind, first.sinogram, images=images, at_most=at_most, say=message
+            self.examiner, self.kind(first), first, images=images, at_most=at_most, say=message
         )
+
+    def kind(self, first: Tensor) -> ScanKind:
+        """The simulated scans for a calibration."""
+        noise, largest = noise_or_estimate(self.stated_noise, first)
+        return ScanKind(self.geometry, noise, largest)
 
     def __call__(self, sinogram: Tensor, index: int) -> Reconstruction:
         """The results of scans; `index` is that of the first."""
+        return self.both(sinogram, index)[1]
+
+    def both(self, sinogram: Tensor, index: int) -> tuple[Reconstruction, Reconstruction]:
+        """The results of scans as the model says them, and calibrated, with warnings."""
         request = self.request
         if self.examiner is None:
             assert self.method is not None
-            return self.method(sinogram, samples=request.sample_count, seed=request.seed, index=index)
+            result = self.method(sinogram, samples=request.sample_count, seed=request.seed, index=index)
+            return result, result
         examined = self.examiner(sinogram, noise=self.stated_noise, seed=request.seed, index=index)
         result = assessed(examined, sinogram, self.calibration)
         self.sentence = result.calibration
-        return result
+        return examined.result, result
+
+    def results(self, sinogram: Tensor) -> Iterator[tuple[Reconstruction, Reconstruction]]:
+        """The results of `both` for the parts of a tensor of scans."""
+        for first, number in self.parts(len(sinogram)):
+            yield self.both(sinogram[first : first + number], first)
 
 
 def check_samples(samples: int) -> None:

@@ -16,6 +16,7 @@ from bayescade.uncertainty.scores import LEVELS, uncertainty_scores
 
 DATA_RANGE = 1.0  # images are in [0, 1]
 RESAMPLES = 2000  # number of resamples of a bootstrap
+SILENT = 0.5  # claimed / found below this, without a warning: silently wrong
 T_POINTS = 100_001  # of the integral for a quantile of Student's t distribution
 
 
@@ -84,8 +85,20 @@ def result_scores(result: Reconstruction, truth: Tensor) -> Scores:
         return scores
     for name, values in uncertainty_scores(result.image, result.variance, truth).items():
         scores[f"uncertainty:{name}"] = [finite(value) for value in values]
-    share = result.epistemic.mean((1, 2, 3)) / result.variance.mean((1, 2, 3)).clamp_min(1e-30)
-    scores["uncertainty:epistemic_share"] = [finite(value) for value in share.tolist()]
+    total = result.variance.mean((1, 2, 3)).clamp_min(1e-30)
+    for name, part in (("epistemic_share", result.epistemic), ("geometry_share", result.geometry_variance)):
+        if part is not None:
+            scores[f"uncertainty:{name}"] = [finite(value) for value in (part.mean((1, 2, 3)) / total).tolist()]
+    if result.lower is not None and result.upper is not None:
+        inside = (result.lower <= truth) & (truth <= result.upper)
+        scores["uncertainty:coverage_calibrated"] = [*inside.double().mean((1, 2, 3)).tolist()]
+    warned = [bool(items) for items in result.warnings] if result.warnings is not None else [False] * len(truth)
+    claimed = scores["uncertainty:claimed_over_found"]
+    scores["uncertainty:silently_wrong"] = [
+        float(ratio is not None and ratio < SILENT and not warning)
+        for ratio, warning in zip(claimed, warned, strict=True)
+    ]
+    scores["uncertainty:warned"] = [float(warning) for warning in warned]
     if result.mc_standard_error is not None:
         mean_std = result.epistemic.sqrt().mean((1, 2, 3))
         error = result.mc_standard_error.mean((1, 2, 3)) / mean_std.clamp_min(1e-30)
@@ -98,14 +111,17 @@ def uncertainty_row(scores: Mapping[str, list[float | None]]) -> dict[str, Any] 
     means = {name.partition(":")[2]: mean(values) for name, values in scores.items() if name.startswith("uncertainty:")}
     if not means:
         return None
-    row: dict[str, Any] = {"coverage_calibrated": None, "coverage_by_stratum": None}
+    row: dict[str, Any] = {"coverage_calibrated": means.pop("coverage_calibrated", None)}
     row["coverage"] = {f"{level:g}": means.pop(f"coverage:{level:g}") for level in LEVELS}
-    strata = [name for name in list(means) if name.startswith("coverage_by_stratum:")]
-    row["coverage_by_stratum"] = {}
-    for name in strata:
-        means.pop(name)
-        present = [
-            value for value in scores[f"uncertainty:{name}"] if value is not None
-        ]  # None: an image without such pixels
-        row["coverage_by_stratum"][name.partition(":")[2]] = mean(list(present))
+    for table in ("coverage_by_stratum", "coverage_by_region_size"):
+        row[table] = {}
+        for name in [name for name in means if name.startswith(f"{table}:")]:
+            means.pop(name)
+            present = [
+                value for value in scores[f"uncertainty:{name}"] if value is not None
+            ]  # None: it has no such pixels
+            row[table][name.partition(":")[2]] = mean(list(present))
+    epistemic, geometry = means["epistemic_share"], means.pop("geometry_share", None)
+    if epistemic is not None:
+        row["shares"] = {"aleatoric": 1 - epistemic - (geometry or 0), "epistemic": epistemic, "geometry": geometry}
     return {**means, **row}

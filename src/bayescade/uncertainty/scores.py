@@ -8,6 +8,8 @@ import math
 import torch
 from torch import Tensor
 
+from bayescade.uncertainty.outcomes import REGION_SIZES, region_ratios
+
 LEVELS = (0.5, 0.68, 0.9, 0.95)  # of the central intervals of `coverage`
 WIDTH_LEVEL = 0.9  # level of the central interval for `width` and `coverage_by_stratum`
 BINS = 10  # number of bins of `ence`
@@ -44,6 +46,9 @@ def uncertainty_scores(
             values[f"coverage_by_stratum:{name}"] = (
                 coverage(error[stratum], std[stratum], WIDTH_LEVEL) if occurs else math.nan
             )
+        for size in (size for size in REGION_SIZES if size <= min(x.shape)):
+            ratios = region_ratios(x - t, v, size)
+            values[f"coverage_by_region_size:{size}"] = float((ratios <= quantile(WIDTH_LEVEL)).double().mean())
         for name, value in values.items():
             scores.setdefault(name, []).append(value)
     return scores
