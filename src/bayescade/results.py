@@ -21,6 +21,7 @@ MAPS = (
     "epistemic",
     "epistemic_symmetries",
     "geometry_variance",
+    "noise",
     "mc_standard_error",
     "image_standard_error",
     "aleatoric_standard_error",
@@ -34,6 +35,7 @@ VARIANCES = (
     "epistemic",
     "epistemic_symmetries",
     "geometry_variance",
+    "noise",
     "aleatoric_standard_error",
 )  # in squared units of the image
 UNSCALED = ("support", "truth")  # without units, or in the units of the user
@@ -54,6 +56,7 @@ class Reconstruction:
     # The part of the epistemic variance that lies between the symmetries of the pixel grid.
     epistemic_symmetries: Tensor | None = None
     geometry_variance: Tensor | None = None  # variance: uncertainty of the centre of rotation
+    noise: Tensor | None = None  # the part of the aleatoric variance that noise of the data alone causes (bootstrap)
     mc_standard_error: Tensor | None = None  # Monte-Carlo error of the epistemic standard deviation
     image_standard_error: Tensor | None = None  # Monte-Carlo error of the image
     aleatoric_standard_error: Tensor | None = None  # Monte-Carlo error of the aleatoric variance

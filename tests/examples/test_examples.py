@@ -177,3 +177,17 @@ def test_first_images(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     rows = [row.split("|")[2:5] for row in capsys.readouterr().out.splitlines()[2:]]
     assert [row[0].strip() for row in rows] == ["own", "1.0"]
     assert all(float(row[2]) > float(row[1]) + 5 for row in rows)
+
+
+@pytest.mark.slow
+def test_the_centre_is_found_within_a_few_hundredths_of_a_bin() -> None:
+    example = load("centre_accuracy")
+    geometry = example.parallel(views=24, bins=95)
+    geometry = type(geometry)(geometry.angles, 95, 1.0, image_shape=(64, 64))
+    line = example.measured(example.Row("small", geometry), 10, seed=0)
+    name, rmse, std, z, unknown = (cell.strip() for cell in line.strip("|").split("|"))
+    assert name == "small"
+    assert float(rmse) < 0.1
+    assert float(std) < 0.1
+    assert 0.4 < float(z) < 2
+    assert unknown == "0%"

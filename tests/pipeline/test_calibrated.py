@@ -106,3 +106,28 @@ def test_a_scan_that_is_too_small_to_calibrate_is_named(capsys: pytest.CaptureFi
     Path("geo.toml").write_text("bins = 23\nviews = 3\nimage_shape = [16, 16]\n")
     assert run(["calibrate", "any", "--geometry", "geo.toml", *SHORT]) != 0
     assert "at least 4 views and 24 bins" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_evaluate_with_calibrated_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    line = [
+        "evaluate",
+        "any",
+        "--geometry",
+        "geo.toml",
+        "--images",
+        "2",
+        "--calibrate",
+        "20",
+        "--report",
+        "page",
+        "--json",
+    ]
+    assert run([*line, *SHORT]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    found = row["uncertainty"]
+    assert 0 <= found["coverage_calibrated"] <= 1
+    assert sum(share or 0 for share in found["shares"].values()) == pytest.approx(1)
+    page = Path("page/report.html").read_text()
+    assert "Calibrated 90% intervals cover" in page
+    assert "20 calibration scans" in page

@@ -68,7 +68,7 @@ class Intervals:
         half = self.multiplier_map(group, self.level).to(std) * std
         parts = {
             name: getattr(result, name) * scale**2
-            for name in ("aleatoric", "epistemic", "epistemic_symmetries", "geometry_variance")
+            for name in ("aleatoric", "epistemic", "epistemic_symmetries", "geometry_variance", "noise")
             if getattr(result, name) is not None
         }
         least = result.image.clamp_max(0)  # attenuation is not negative; an image that is has its own lower end
