@@ -82,6 +82,10 @@ NoiseSettings = Annotated[
     list[str] | None,
     typer.Option("--noise-set", help="With --noise-model: a setting of this model, key=value. Repeatable."),
 ]
+Uncertainty = Annotated[
+    str,
+    typer.Option(metavar="own|bootstrap", help="Error bars: those of the model, or by a bootstrap, for every method."),
+]
 Samples = Annotated[
     int, typer.Option(parser=_whole, metavar="N", help="Monte-Carlo samples, for methods that use them.")
 ]
@@ -261,7 +265,9 @@ def reconstruct(
     samples: Annotated[
         int | None,
         typer.Option(
-            parser=_whole, metavar="N", help="Monte-Carlo samples; by default 8 for any, 100 for other models."
+            parser=_whole,
+            metavar="N",
+            help="Monte-Carlo samples; by default 8 for any, 20 for a bootstrap, 100 for other models.",
         ),
     ] = None,
     seed: Seed = 0,
@@ -280,6 +286,7 @@ def reconstruct(
             help="Calibrated intervals: auto takes a stored calibration or makes one; N: with at least N scans.",
         ),
     ] = "auto",
+    uncertainty: Uncertainty = "own",
     json_output: Json = False,
     device: Device = "auto",
 ) -> None:
@@ -287,7 +294,7 @@ def reconstruct(
     from bayescade.pipeline.reconstruct import Request
     from bayescade.pipeline.reconstruct import reconstruct as run
 
-    request = Request(model, samples, seed, settings or [], center, calibrate, device)
+    request = Request(model, samples, seed, settings or [], center, calibrate, uncertainty, device)
     answer = run(scan, out, request)
     line = f"wrote {answer['out']}: {answer['images']} images by {model} in {answer['seconds']:.1f} s"
     if answer.get("psnr") is not None:
@@ -336,6 +343,7 @@ def calibrate(
     ] = 8,
     seed: Seed = 0,
     settings: Settings = None,
+    uncertainty: Uncertainty = "own",
     out: Annotated[str | None, typer.Option(help="Folder for the calibration; by default the cache.")] = None,
     json_output: Json = False,
     device: Device = "auto",
@@ -355,6 +363,7 @@ def calibrate(
         samples=samples,
         seed=seed,
         settings=settings or [],
+        uncertainty=uncertainty,
         out=out,
         device=device,
     )
@@ -392,6 +401,7 @@ def evaluate(
         str,
         typer.Option(metavar="off|auto|N", help="Calibrated intervals and warnings, as those of `reconstruct`."),
     ] = "off",
+    uncertainty: Uncertainty = "own",
     report: Annotated[str | None, typer.Option(help="Folder for a page with scores and pictures.")] = None,
     json_output: Json = False,
     device: Device = "auto",
@@ -410,6 +420,7 @@ def evaluate(
         samples=samples,
         settings=settings or [],
         calibrate=calibrate,
+        uncertainty=uncertainty,
         report=report,
         device=device,
     )
@@ -549,6 +560,7 @@ def benchmark_shift(
         int, typer.Option("--calibration-images", parser=_whole, metavar="N", help="Scans of the calibration.")
     ] = 500,
     samples: Annotated[int, typer.Option(parser=_whole, metavar="N", help="Monte-Carlo samples.")] = 8,
+    uncertainty: Uncertainty = "own",
     patients: Annotated[
         str | None, typer.Option(help="Images of patients, values from 0 to 1; the second half is the test.")
     ] = None,
@@ -573,6 +585,7 @@ def benchmark_shift(
         images=images,
         calibration_images=calibration_images,
         samples=samples,
+        uncertainty=uncertainty,
         patients=patients,
         rows=rows,
         sealed=sealed,
@@ -581,6 +594,30 @@ def benchmark_shift(
         device=device,
     )
     answer = run(request)
+    lines = [markdown(answer)] + ([f"wrote {out}/table.md", f"wrote {out}/table.json"] if out else [])
+    _print_answer(answer, lines, json_output)
+
+
+@benchmark.command("sources", epilog="Example: bayescade benchmark sources --images 10 --out sources")
+def benchmark_sources(
+    model: Annotated[str, typer.Option(help="A model with error bars.")] = "any",
+    fewer: Annotated[
+        str | None, typer.Option(help="The same model, trained on fewer images, e.g. a run folder.")
+    ] = None,
+    case: Case = None,
+    geometry: GeometryFile = None,
+    images: Annotated[int, typer.Option(parser=_whole, metavar="N", help="Scans of every row.")] = 20,
+    samples: Annotated[int, typer.Option(parser=_whole, metavar="N", help="Monte-Carlo samples.")] = 8,
+    seed: Seed = 0,
+    out: Annotated[str | None, typer.Option(help="Folder for table.md and table.json.")] = None,
+    json_output: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Does each part of the variance follow its cause: noise, training images, centre of rotation?"""
+    from bayescade.pipeline.benchmark_sources import SourcesBenchmark, markdown
+    from bayescade.pipeline.benchmark_sources import benchmark_sources as run
+
+    answer = run(SourcesBenchmark(model, fewer, case, geometry, images, samples, seed, out, device))
     lines = [markdown(answer)] + ([f"wrote {out}/table.md", f"wrote {out}/table.json"] if out else [])
     _print_answer(answer, lines, json_output)
 

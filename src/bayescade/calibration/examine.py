@@ -15,6 +15,7 @@ from bayescade.consistency.field import ObjectField
 from bayescade.consistency.symptoms import Borders, symptoms
 from bayescade.data.noise import Noise
 from bayescade.methods._any_scan import AnyScanReconstructor
+from bayescade.methods._bootstrap import Bootstrapped
 from bayescade.models import load_model
 from bayescade.physics.geometry import Geometry
 from bayescade.physics.noise_level import noise_std
@@ -25,6 +26,13 @@ TINY = 1e-12
 CALIBRATION_SAMPLES = 8
 TRUNCATED = 0.03  # borders above this part of the largest value: moments would be wrong
 LEAST_BINS, LEAST_VIEWS = 24, 4  # of scans that can be examined
+
+
+@dataclasses.dataclass(frozen=True)
+class Bootstrap:
+    """What a bootstrap assumes of the noise."""
+
+    noise: Noise | None  # as a scan file states it; None: it is estimated from the data
 
 
 def can_examine(geometry: Geometry) -> bool:
@@ -55,16 +63,17 @@ class Examiner:
         device: torch.device | str = "cpu",
         stated_std: float = STATED,  # bins: of the centre in the geometry; infinite: it counts for nothing
         find: bool = True,  # whether the centre is looked for; if not, it is that of the geometry
+        bootstrap: Bootstrap | None = None,  # variances by a bootstrap instead of those of the model
     ):
-        self.name, self.geometry, self.samples = model, geometry, samples
+        self.name, self.geometry, self.samples, self.bootstrap = model, geometry, samples, bootstrap
         self.device = torch.device(device)
         self.stated_std, self.find = stated_std, find
         self.field = ObjectField(geometry)
         self.errors = CentreErrors()
         self.settings = tuple(settings)
         loaded = load_model(model, geometry, settings=settings, device=device)
-        self._any = loaded.model if isinstance(loaded, AnyScanReconstructor) else None
-        self._fixed = loaded
+        self._any = loaded.model if isinstance(loaded, AnyScanReconstructor) and bootstrap is None else None
+        self._fixed = loaded if bootstrap is None else Bootstrapped(loaded, geometry, bootstrap.noise, device)
 
     @property
     def has_variance(self) -> bool:
@@ -77,6 +86,8 @@ class Examiner:
         More samples refine the image and the part of the weights a little: intervals are then a little too wide.
         """
         other = copy.copy(self)
+        if self.bootstrap is not None:
+            return other
         most = self._any.settings.symmetries if self._any is not None else CALIBRATION_SAMPLES
         other.samples = min(self.samples, most)
         return other

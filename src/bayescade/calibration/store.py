@@ -26,6 +26,7 @@ from bayescade.uncertainty.intervals import LEVEL
 
 FORMAT = 1  # increase it when the same key gives another calibration
 FOLDER = "calibrations"
+BOOTSTRAP = "bootstrap"
 DIGITS = 6  # of lengths and angles in a key: rounding does not make another calibration
 OVERHEAD = 15.0  # seconds: simulation, and the tests of the data alone
 LARGEST_STEPS = 4  # of the largest line integral: so many steps to a factor of 2
@@ -43,6 +44,7 @@ def key_of(examiner: Examiner, kind: ScanKind, delta: float | None = None, level
         "find": examiner.find,
         "delta": delta,
         "level": level,
+        **({"uncertainty": BOOTSTRAP} if examiner.bootstrap is not None else {}),
     }
 
 

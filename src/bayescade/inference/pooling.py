@@ -8,6 +8,8 @@ from torch import Tensor
 
 from bayescade.results import MAPS, Reconstruction
 
+LEAST_FOR_SQUARES = 6  # parts
+
 
 def pooled(
     parts: Sequence[tuple[int, Reconstruction]],  # number of samples, and their result
@@ -78,16 +80,21 @@ def explained(
     deviations: Tensor,  # (parts,), weighted mean 0 and variance 1
     between: Tensor,  # (batch, 1, height, width): variance of the images
 ) -> Tensor:
-    """The variance that a regression of the images on the deviations explains, less what it would explain by chance.
+    """The variance that a regression of the images on the deviations and their squares explains, less that of chance.
 
-    With p parts that do not depend on the deviations at all, the regression still explains 1 / (p - 1) of the variance.
+    With p parts that do not depend on the deviations at all, r regressors still explain r / (p - 1) of the variance.
     """
-    slope = torch.einsum("p,p...->...", shares * deviations, residuals)
-    fitted = slope**2
-    freedom = len(shares) - 2
+    skewness = (shares * deviations**3).sum()
+    square = deviations**2 - 1 - skewness * deviations  # orthogonal to 1 and to the deviations
+    size = (shares * square**2).sum().sqrt()
+    regressors = [deviations, square / size] if len(shares) >= LEAST_FOR_SQUARES and float(size) > 0 else [deviations]
+    fitted = torch.zeros_like(between)
+    for regressor in regressors:
+        fitted = fitted + torch.einsum("p,p...->...", shares * regressor, residuals) ** 2
+    freedom = len(shares) - 1 - len(regressors)
     if freedom < 1:
         return torch.zeros_like(fitted)
-    return (fitted - (between - fitted) / freedom).clamp_min(0)
+    return (fitted - len(regressors) * (between - fitted) / freedom).clamp_min(0)
 
 
 def concatenated(results: Sequence[Reconstruction]) -> Reconstruction:

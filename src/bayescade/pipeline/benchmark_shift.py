@@ -17,9 +17,9 @@ from torch.nn.functional import avg_pool2d, interpolate
 from bayescade import __version__
 from bayescade.calibration.assess import assessed
 from bayescade.calibration.calibrate import Calibration
-from bayescade.calibration.examine import Examined, Examiner
+from bayescade.calibration.examine import Bootstrap, Examined, Examiner
 from bayescade.calibration.simulated import ScanKind
-from bayescade.calibration.store import calibration_for, key_of
+from bayescade.calibration.store import BOOTSTRAP, calibration_for, key_of
 from bayescade.data.noise import Noise, common_noise
 from bayescade.data.objects import seen_whole
 from bayescade.data.scanner import Scanner, no_errors
@@ -31,7 +31,7 @@ from bayescade.metrics.psnr import psnr
 from bayescade.physics.geometry import Geometry
 from bayescade.pipeline.benchmark_any import patients_of_split, read_patients
 from bayescade.pipeline.cells import cell_file_name, read_cell, write_cell
-from bayescade.pipeline.reconstruct import check_samples
+from bayescade.pipeline.reconstruct import OWN, check_samples, check_uncertainty
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.pipeline.shift_rows import ATTENUATION, PATIENTS, RAYS, SEALED, Shift, all_shifts
 from bayescade.pipeline.shift_table import markdown, summary, table_row
@@ -68,6 +68,7 @@ class ShiftBenchmark:
     images: int = 50  # of every row
     calibration_images: int = 500
     samples: int = 8
+    uncertainty: str = OWN  # or bootstrap
     patients: str | None = None  # an image file, values in [0, 1]; its second half is the test
     rows: str = ""  # only rows whose name has this part
     sealed: bool = False  # the rows that nothing was chosen on
@@ -77,6 +78,7 @@ class ShiftBenchmark:
 
     def __post_init__(self) -> None:
         check_samples(self.samples)
+        check_uncertainty(self.uncertainty)
         check_seed(self.seed)
         if not 1 <= self.images <= 1000:
             raise UserError(f"--images: expected a whole number from 1 to 1000, got {self.images}")
@@ -99,7 +101,10 @@ def benchmark_shift(request: ShiftBenchmark, shifts: Sequence[Shift] | None = No
             advance(1, shift.name)
     table = [table_row(shift, cells[shift.name], cells.get("clean")) for shift in chosen]
     answer = {
-        **{name: getattr(request, name) for name in ("model", "images", "calibration_images", "samples", "seed")},
+        **{
+            name: getattr(request, name)
+            for name in ("model", "uncertainty", "images", "calibration_images", "samples", "seed")
+        },
         "case": bench.case,
         "rows": table,
         "summary": summary(table),
@@ -141,7 +146,8 @@ class Bench:
 
     def _prepare(self, geometry: Geometry, noise: Noise, largest: float | None) -> Prepared:
         request = self.request
-        examiner = Examiner(request.model, geometry, samples=request.samples, device=self.device)
+        bootstrap = Bootstrap(noise) if request.uncertainty == BOOTSTRAP else None
+        examiner = Examiner(request.model, geometry, samples=request.samples, device=self.device, bootstrap=bootstrap)
         usual = geometry == self.geometry and noise == common_noise()
         images = request.calibration_images if usual else min(request.calibration_images, FEW_SCANS)
         kind = ScanKind(geometry, noise, largest)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from bayescade.calibration.calibrate import calibrate
-from bayescade.calibration.examine import LEAST_BINS, LEAST_VIEWS, Examiner, can_examine
+from bayescade.calibration.examine import LEAST_BINS, LEAST_VIEWS, Bootstrap, Examiner, can_examine
 from bayescade.calibration.simulated import ScanKind
-from bayescade.calibration.store import key_of, save
+from bayescade.calibration.store import BOOTSTRAP, key_of, save
 from bayescade.data.noise import Noise
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.pipeline.reconstruct import check_samples
+from bayescade.pipeline.reconstruct import OWN, check_samples, check_uncertainty
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.progress import progress
 from bayescade.seeds import check_seed
@@ -35,12 +35,14 @@ class CalibrationRequest:
     samples: int = 8
     seed: int = 0
     settings: Sequence[str] = ()
+    uncertainty: str = OWN  # or bootstrap
     out: str | None = None  # a folder; default: the cache
     device: str = "auto"
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
         check_samples(self.samples)
+        check_uncertainty(self.uncertainty)
         if round(1 - self.alpha, 9) not in LEVELS:
             choices = ", ".join(f"{1 - level:.4g}" for level in LEVELS)
             raise UserError(f"--alpha: expected one of {choices}, got {self.alpha:g}")
@@ -63,9 +65,12 @@ def calibrate_model(request: CalibrationRequest) -> dict[str, Any]:
         samples=request.samples,
         settings=request.settings,
         device=choose_device(request.device),
+        bootstrap=Bootstrap(noise) if request.uncertainty == BOOTSTRAP else None,
     )
     if not examiner.has_variance:
-        raise UserError(f"model '{request.model}' has no error bars to calibrate; one that has: any")
+        raise UserError(
+            f"model '{request.model}' has no error bars to calibrate; give it some: --uncertainty bootstrap"
+        )
     largest = LARGEST / noise.settings.attenuation if noise.model == "poisson" else None
     kind = ScanKind(geometry, noise, largest)
     worker, level = examiner.for_calibration(), round(1 - request.alpha, 9)

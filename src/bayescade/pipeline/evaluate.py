@@ -8,15 +8,17 @@ from torch import Tensor
 
 from bayescade import __version__
 from bayescade.calibration.calibrate import Calibration
+from bayescade.calibration.store import BOOTSTRAP
 from bayescade.data.noise import Noise, noise_from_json
 from bayescade.data.simulate import Scans, chunks, scan_set
 from bayescade.data.sources import file_source, image_source
 from bayescade.devices import choose_device
 from bayescade.figures.report import REPORT_FILES, Page, write_report
 from bayescade.inference.pooling import concatenated
+from bayescade.methods._bootstrap import Bootstrapped
 from bayescade.models import geometry_of, is_for_any_scan, load_model, model_folder, model_scan
 from bayescade.physics.geometry import Geometry
-from bayescade.pipeline.reconstruct import Request, Worker
+from bayescade.pipeline.reconstruct import OWN, Request, Worker
 from bayescade.pipeline.reliability import outcomes_of, reliability, verdict
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.pipeline.scores import Scores, mean, result_scores, uncertainty_row
@@ -42,11 +44,12 @@ def evaluate(
     samples: int = 100,
     settings: Sequence[str] = (),
     calibrate: str = "off",  # or auto, or a number of scans: intervals as those of `reconstruct`
+    uncertainty: str = OWN,  # or bootstrap
     report: str | None = None,  # folder for a page, its figures and its scores
     device: str = "auto",
 ) -> dict[str, Any]:
     """Computes one row of scores; with `report` also writes a page with figures."""
-    request = Request(model, samples, seed, settings, calibrate=calibrate, device=device)
+    request = Request(model, samples, seed, settings, calibrate=calibrate, uncertainty=uncertainty, device=device)
     if report is not None:
         check_folder(report, *REPORT_FILES)
     name, geometry = model_geometry(model, case, geometry_file)
@@ -63,6 +66,8 @@ def evaluate(
         worker = Worker(request, geometry, scan_noise)
         worker.prepare(scans.sinogram[:1])
     method = load_model(model, geometry, settings=settings, device=torch_device)
+    if uncertainty == BOOTSTRAP:
+        method = Bootstrapped(method, geometry, scan_noise, torch_device)
     with progress(f"scoring {model} on {name}", count) as advance:
         results = worker.results(scans.sinogram) if worker else in_batches(method, scans, geometry, samples, seed)
         scored = collected(results, scans.truth, outcomes=report is not None, advance=advance)

@@ -11,15 +11,16 @@ from torch import Tensor
 
 from bayescade.calibration.assess import assessed
 from bayescade.calibration.calibrate import Calibration
-from bayescade.calibration.examine import Examiner, can_examine
+from bayescade.calibration.examine import Bootstrap, Examiner, can_examine
 from bayescade.calibration.simulated import ScanKind
-from bayescade.calibration.store import calibration_for
+from bayescade.calibration.store import BOOTSTRAP, calibration_for
 from bayescade.data.noise import Noise, noise_or_estimate
 from bayescade.data.preprocess import with_centre
 from bayescade.data.scan import ScanReader
 from bayescade.data.simulate import chunks
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
+from bayescade.methods._bootstrap import Bootstrapped
 from bayescade.models import ANY, ANY_MODEL, dedicated_model, load_model
 from bayescade.physics.geometry import Geometry
 from bayescade.pipeline.scores import mean, result_scores, uncertainty_row
@@ -30,7 +31,8 @@ from bayescade.storage.arrays import check_suffix
 from bayescade.storage.files import check_other_file, check_writable
 
 DEFAULT_SAMPLES = {ANY: 8, ANY_MODEL: 8}  # of other models: OTHER_SAMPLES
-OTHER_SAMPLES = 100
+OTHER_SAMPLES, BOOTSTRAP_SAMPLES = 100, 20
+OWN = "own"
 CALIBRATION_IMAGES = 100
 MOST_SECONDS = 300  # a calibration that takes longer is not begun unless it is asked for
 
@@ -46,6 +48,7 @@ class Request:
     # auto: the stated centre of rotation is checked and corrected; stated: it is used as it is; or the bin of the centre.
     center: str = "auto"
     calibrate: str = "auto"  # auto: a stored calibration, or a new one; off; or the number of its scans
+    uncertainty: str = OWN  # own: the variances of the model; or bootstrap
     device: str = "auto"
 
     def __post_init__(self) -> None:
@@ -55,10 +58,13 @@ class Request:
             number_of("--center", self.center, "auto, stated or a position on the detector in bins, e.g. 255.5")
         if self.calibrate not in ("auto", "off") and not self.calibrate.isdecimal():
             raise UserError(f"--calibrate: expected auto, off or a number of scans, got '{self.calibrate}'")
+        check_uncertainty(self.uncertainty)
 
     @property
     def sample_count(self) -> int:
-        """The number of samples."""
+        """The number of samples, or of the replicates of a bootstrap."""
+        if self.samples is None and self.uncertainty == BOOTSTRAP:
+            return BOOTSTRAP_SAMPLES
         return self.samples if self.samples is not None else DEFAULT_SAMPLES.get(self.model, OTHER_SAMPLES)
 
     def geometry(self, stated: Geometry) -> Geometry:
@@ -121,6 +127,7 @@ class Worker:
         self.sentence: str | None = None
         self.examiner: Examiner | None = None
         self.method = None
+        bootstrap = Bootstrap(noise) if request.uncertainty == BOOTSTRAP else None
         if can_examine(geometry):
             self.examiner = Examiner(
                 request.model,
@@ -129,9 +136,12 @@ class Worker:
                 settings=request.settings,
                 device=self.device,
                 find=request.center == "auto",
+                bootstrap=bootstrap,
             )
         else:
             self.method = load_model(request.model, geometry, settings=request.settings, device=self.device)
+            if bootstrap is not None:
+                self.method = Bootstrapped(self.method, geometry, bootstrap.noise, self.device)
 
     def parts(self, count: int) -> list[tuple[int, int]]:
         """The scans that are read at once: (index of the first, number)."""
@@ -180,3 +190,9 @@ def check_samples(samples: int) -> None:
     """Raises an error unless the number of Monte-Carlo samples is from 1 to 1000000."""
     if not 1 <= samples <= 1_000_000:
         raise UserError(f"--samples: expected a whole number from 1 to 1000000, got {samples}")
+
+
+def check_uncertainty(name: str) -> None:
+    """Raises an error unless it is known where variances come from."""
+    if name not in (OWN, BOOTSTRAP):
+        raise UserError(f"--uncertainty: expected {OWN} or {BOOTSTRAP}, got '{name}'")
