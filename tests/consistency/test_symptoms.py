@@ -12,7 +12,8 @@ from torch import Tensor
 from bayescade.calibration.simulated import CLEAN, ScanKind, simulated_scans
 from bayescade.consistency.causes import CAUSES, VALUES, caution_of, caution_of_centre, caution_of_values
 from bayescade.consistency.field import ObjectField
-from bayescade.consistency.p_values import UnusualScans
+from bayescade.consistency.moments import border_bins
+from bayescade.consistency.p_values import Finding, UnusualScans
 from bayescade.consistency.symptoms import Borders, largest_values, second_difference_std, symptoms
 from bayescade.consistency.values import looks_like
 from bayescade.data.noise import common_noise
@@ -172,6 +173,25 @@ def test_other_kinds_of_values_are_told() -> None:
         assert looks_like(3e4 * torch.exp(-bent)) == "counts"
         assert looks_like(torch.exp(-bent)) == "transmission"
         assert looks_like(bent - 10) == "hounsfield"
+
+
+def test_truncation_explains_what_else_is_wrong_at_the_borders() -> None:
+    def cause(**symptoms: float) -> str:
+        found = caution_of(Finding(1e-6, True, symptoms))
+        assert found is not None
+        return found.cause
+
+    assert cause(background=1e-8, truncation=1e-5) == "truncation"
+    assert cause(background=1e-8, truncation=0.01) == "background"
+    assert cause(angles=1e-8, truncation=1e-5) == "angles"
+
+
+def test_the_borders_of_clean_scans_are_empty_on_a_narrow_detector_too() -> None:
+    narrow = dataclasses.replace(geometry_of("parallel"), bins=33)
+    kind = ScanKind(narrow, common_noise(1e-6), scanner=CENTRED)
+    scans = torch.cat([scan.sinogram for scan in simulated_scans(kind, 10, seed=0, split="test")])
+    ends = border_bins(33)
+    assert float(scans[..., :ends].abs().max()) < 1e-3 * float(scans.max())
 
 
 def test_words_say_what_is_wrong_and_what_to_do() -> None:

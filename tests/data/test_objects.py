@@ -63,6 +63,9 @@ def test_what_is_seen_whole_does_not_depend_on_the_unit_of_length() -> None:
     cut = seen_whole(images, [pixels])
     assert 0.25 < float(cut.mean()) < 0.35  # a circle of radius 10
     assert torch.equal(seen_whole(images, [millimetres]), cut)
+    smaller = seen_whole(images, [pixels], border=3)
+    assert float(smaller.mean()) == pytest.approx(float(cut.mean()) * (7 / 10) ** 2, rel=0.05)
+    assert float(ray_transform(pixels)(smaller)[..., :2].abs().max()) == 0
 
 
 def test_moved_images_keep_their_mass_up_to_the_zoom() -> None:

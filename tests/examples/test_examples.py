@@ -191,3 +191,46 @@ def test_the_centre_is_found_within_a_few_hundredths_of_a_bin() -> None:
     assert float(std) < 0.1
     assert 0.4 < float(z) < 2
     assert unknown == "0%"
+
+
+@pytest.mark.slow
+def test_errors_of_limited_arcs_are_less_seen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The shares sum to one, and a full arc sees more of the errors than half of one."""
+    line = ["seen_and_unseen.py", "--cases", "limited-90", "sparse-64", "--images", "1", "--samples", "2"]
+    monkeypatch.setattr(sys, "argv", line)
+    load("seen_and_unseen").main()
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in capsys.readouterr().out.splitlines()[2:]]
+    shares = {(row[0], row[1]): [float(cell.rstrip("%")) for cell in row[2:]] for row in rows}
+    assert len(shares) == 12
+    assert all(sum(values) == pytest.approx(100, abs=1.6) for values in shares.values())
+    errors = [values for (name, _), values in shares.items() if name.endswith("errors")]
+    assert errors[0][1] > errors[3][1]
+
+
+@pytest.mark.slow
+def test_movements_of_a_bootstrap_are_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without movements a bootstrap of FBP claims far too much: streaks get streaks of their own."""
+    example = load("bootstrap_range")
+    monkeypatch.setattr(example, "RANGES", ((0.0, 0.0), (20.0, 3.0)))
+    line = ["bootstrap_range.py", "--cases", "sparse-8", "--methods", "fbp", "--phantoms", "ellipses", "--images", "1"]
+    monkeypatch.setattr(sys, "argv", [*line, "--replicates", "4"])
+    example.main()
+    rows = [row.split("|") for row in capsys.readouterr().out.splitlines()[2:]]
+    without, with_movements = (float(row[6]) for row in rows)
+    assert 0.5 < with_movements < 2 < without
+
+
+@pytest.mark.slow
+def test_errors_are_compared_with_disagreements(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["error_ratio.py", "any", "--scans", "3", "--size", "32"])
+    load("error_ratio").main()
+    out = capsys.readouterr().out
+    assert "| all | 3 |" in out
+    assert "| fitted |" in out
+    assert float(out.split("ratio ")[-1]) > 0

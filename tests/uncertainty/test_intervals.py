@@ -53,8 +53,10 @@ def test_strata_with_few_images_are_merged_with_their_neighbours() -> None:
     assert groups[1] == (1, 2, 3)
     assert groups[2] == groups[1]
     assert groups[4] == (4,)
-    assert groups[5] == (5, 6, 7)
-    assert set(merged({0: 50, 4: 20}, 100).values()) == {tuple(range(8))}
+    assert groups[5] == groups[9] == (5, 6, 7, 8, 9, 10, 11)  # no image has strong edges
+    assert set(merged({0: 50, 4: 20}, 100).values()) == {tuple(range(12))}
+    assert merged({0: 200, 4: 20, 8: 150}, 100)[8] == (8, 9, 10, 11)
+    assert merged({0: 50, 4: 200, 8: 150}, 100)[0] == tuple(range(8))
 
 
 def test_every_stratum_is_covered_as_promised() -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from bayescade.consistency.centre import STATED
+from bayescade.consistency.moments import border_bins
 from bayescade.data.noise import Noise
 from bayescade.data.objects import seen_whole
 from bayescade.data.scanner import Scanner, draw_errors
@@ -20,6 +21,7 @@ FAMILIES = ("ellipses", "textured", "polygons", "lines", "inserts")
 # A finer grid, bins that are areas, and a centre of rotation that is known as well as a stated one usually is.
 CLEAN = Scanner(grid_factor=2, rays_per_bin=2, centre_error=STATED)
 AT_ONCE = 10  # scans
+MORE_BORDER = 1  # bin beside the borders of the detector that is empty too: the centre is not exactly known
 SCALE_FREE = ("gaussian",)  # noise models that do not depend on the units of the data
 
 
@@ -63,10 +65,11 @@ def simulated_scans(
     shape, factor = kind.geometry.image_shape, kind.scanner.grid_factor
     sources = {name: image_source(name, shape, seed=seed, split=split, device=device) for name in families}
     scan_seed = derived_seed(seed, split, "scans")
+    border = border_bins(kind.geometry.bins) + MORE_BORDER
     for first in range(0, count, AT_ONCE):
         indices = range(first, min(first + AT_ONCE, count))
         images = torch.cat([one_image(sources, families, index, factor) for index in indices])
-        images = scaled(seen_whole(images, [kind.geometry] * len(images)), kind)
+        images = scaled(seen_whole(images, [kind.geometry] * len(images), border), kind)
         geometries = [kind.geometry] * len(images)
         scans = scans_with_errors(images, geometries, kind.scanner, kind.noise, scan_seed, list(indices))
         for number, index in enumerate(indices):
@@ -88,3 +91,12 @@ def scaled(images: Tensor, kind: ScanKind) -> Tensor:
     coarse = torch.nn.functional.avg_pool2d(images, kind.scanner.grid_factor)
     largest = ray_transform(kind.geometry, images.device)(coarse).amax((1, 2, 3)).clamp_min(1e-30)
     return images * (kind.largest / largest).reshape(-1, 1, 1, 1)
+
+
+def largest_of(
+    image: Tensor,  # (1, 1, height f, width f)
+    geometry: Geometry,
+) -> float:
+    """The largest line integral of an image on a finer grid."""
+    factor = image.shape[-1] // geometry.image_shape[-1]
+    return float(ray_transform(geometry, image.device)(torch.nn.functional.avg_pool2d(image, factor)).max())

@@ -59,6 +59,9 @@ CAUSES = {
         "check geometry and preprocessing; something is wrong that no other test names",
     ),
 }
+# Symptoms that a fault has too: an object at the borders of the detector makes them differ in every way.
+EXPLAINS = {"truncation": ("gain", "background", "rings", "correlated", "residual")}
+CERTAIN = 1e-3  # p-value of a symptom that explains others
 VALUES = {
     "counts": ("counts", "the values look like counts: rays beside the object are the brightest"),
     "transmission": ("transmission", "the values look like transmissions I / I0: rays beside the object are near 1"),
@@ -86,10 +89,13 @@ class Caution:
 
 
 def caution_of(finding: Finding) -> Caution | None:
-    """The warning of an unusual scan: its cause is the symptom with the smallest p-value."""
+    """The warning of an unusual scan: its cause is the symptom with the smallest p-value, or the one that explains that."""
     if not finding.unusual or not finding.symptoms:
         return None
     name = min(finding.symptoms, key=lambda symptom: finding.symptoms[symptom])
+    for cause, consequences in EXPLAINS.items():
+        if name in consequences and finding.symptoms.get(cause, 1.0) < CERTAIN:
+            name = cause
     cause, message, command = CAUSES[name]
     return Caution(cause, finding.p_value, message, command)
 

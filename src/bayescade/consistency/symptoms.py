@@ -6,7 +6,7 @@
 | `hardening` | large values are too small, compared with what an object can give: hardening or scatter |
 | `gain` | the borders of the detector differ from view to view: the intensity of the source drifts |
 | `background` | the borders are not zero in most views |
-| `truncation` | the borders are not empty in some views: the object is larger than the detector |
+| `truncation` | the borders see the object in some views: it is larger than the detector |
 | `rings` | the borders differ more from bin to bin than from view to view |
 | `correlated` | the borders differ less from bin to bin than from view to view: blurred noise |
 | `stripes` | a bin differs from its neighbours in most views |
@@ -29,6 +29,7 @@ FLAT = 1e-4  # second differences below this part of the noise are those of bins
 VIEWS_FLAT = 0.5  # of the views, from which a bin counts as dead
 LARGEST_VALUE = 0.999  # this quantile of all values is the largest value
 MIDDLE = 0.25  # of the half detector around the centre, where the object itself may look like a stripe
+LEAST_TRUNCATION = 0.02  # of the largest value: borders below this are no truncation
 MEDIAN_ERROR = 1.2533  # standard error of a median relative to that of a mean, for normal numbers
 NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal number
 SQUARE_MEDIAN = 0.4549  # of the square of a standard normal number
@@ -100,14 +101,15 @@ class Borders:
         drift = second_difference_std(self.means[..., None], 2)
         ratio = (self.bin_noise.clamp_min(TINY) / self.noise).log()
         beside = self.means.flatten(1) - typical[:, None].clamp_min(0)
-        high, low = (
-            beside.quantile(0.9, 1),
-            beside.quantile(0.1, 1),
-        )  # drift and noise give both, an object only high ones
+        # Drift and noise give high and low values, an object at a few borders high ones only. Where most borders see it,
+        # the two ends of a view differ, which a constant of the view does not make them do.
+        high, low = beside.quantile(0.9, 1), beside.quantile(0.1, 1).clamp_max(0)
+        ends_differ = self.means.diff(dim=1)[:, 0].abs().quantile(0.9, 1)
+        seen = torch.maximum(high + low, ends_differ) / self.largest
         return {
             "gain": (drift / self.mean_error).clamp_min(TINY).log(),
             "background": (typical.abs() / self.largest).clamp_min(1e-6).log(),
-            "truncation": ((high + low.clamp_max(0)) / self.largest).clamp_min(1e-6).log(),
+            "truncation": seen.clamp_min(LEAST_TRUNCATION).log(),
             "rings": ratio,
             "correlated": -ratio,
         }

@@ -100,7 +100,8 @@ def within_circle(
 def seen_whole(
     images: Tensor,  # (count, 1, height f, width f)
     geometries: Sequence[Geometry],  # one for each image
+    border: int = 0,  # bins at each end of the detector that stay empty
 ) -> Tensor:
     """The images without what is outside the circle that every view sees whole."""
-    radii = [2 * radius_seen(scan) / (min(scan.image_shape) * scan.pixel_size) for scan in geometries]
+    radii = [2 * radius_seen(scan, border) / (min(scan.image_shape) * scan.pixel_size) for scan in geometries]
     return within_circle(images, radii)

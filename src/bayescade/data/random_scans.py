@@ -113,9 +113,12 @@ def bins_and_offset(
     return math.ceil(width + 2 * abs(offset)), offset
 
 
-def radius_seen(geometry: Geometry) -> float:
+def radius_seen(
+    geometry: Geometry,
+    border: int = 0,  # bins at each end of the detector that are not used
+) -> float:
     """The radius of the circle around the centre that every view sees whole, in the units of the geometry."""
-    ends = geometry.ray_distances()[[0, -1]] + geometry.ray_spacing / 2
+    ends = geometry.ray_distances()[[border, -1 - border]] + geometry.ray_spacing / 2
     return float(ends.min())
 
 

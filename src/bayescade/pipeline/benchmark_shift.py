@@ -18,8 +18,9 @@ from bayescade import __version__
 from bayescade.calibration.assess import assessed
 from bayescade.calibration.calibrate import Calibration
 from bayescade.calibration.examine import Bootstrap, Examined, Examiner
-from bayescade.calibration.simulated import ScanKind
+from bayescade.calibration.simulated import MORE_BORDER, ScanKind, largest_of
 from bayescade.calibration.store import BOOTSTRAP, calibration_for, key_of
+from bayescade.consistency.moments import border_bins
 from bayescade.data.noise import Noise, common_noise
 from bayescade.data.objects import seen_whole
 from bayescade.data.scanner import Scanner, no_errors
@@ -194,15 +195,14 @@ class Bench:
         source = self.source(shift)
         count = min(self.request.images, source.count or self.request.images)
         records, outcomes = [], []
-        stated = shift.stated_noise(LARGEST)
         examiner, calibration = self.prepared(
-            shift.stated(self.geometry), stated, LARGEST if shift.photons is not None else None
+            shift.stated(self.geometry), shift.stated_noise(LARGEST), LARGEST if shift.photons is not None else None
         )
         intervals = calibration.intervals
         with progress(shift.name, count) as advance:
             for index in range(count):
                 scan = self.scan(shift, source, index)
-                examined = examiner(scan.sinogram, noise=stated, seed=self.request.seed, index=index)
+                examined = examiner(scan.sinogram, noise=scan.stated, seed=self.request.seed, index=index)
                 result = assessed(examined, scan.sinogram, calibration)
                 outcomes.append(outcome(examined.result, scan.truth, shift.objects, DATA_RANGE))
                 record = image_record(result, examined.result, scan.truth, outcomes[-1], intervals)
@@ -220,17 +220,18 @@ class Bench:
         image = source.images(index, 1, shift.grid)
         if shift.objects_change is not None:
             image = shift.objects_change(image, rng)
-        image = seen_whole(image, [geometry])
+        image = seen_whole(image, [geometry], border_bins(geometry.bins) + MORE_BORDER)
         errors = shift.errors(geometry, rng) if shift.errors is not None else no_errors(geometry)
         scanner = Scanner(grid_factor=shift.grid, rays_per_bin=RAYS, attenuation=ATTENUATION)
+        largest = largest_of(image, geometry) if shift.photons is not None else LARGEST
         seed = derived_seed(self.request.seed, "shift scans")
-        scans = scans_with_these_errors(image, [geometry], scanner, [errors], shift.scan_noise(LARGEST), seed, [index])
+        scans = scans_with_these_errors(image, [geometry], scanner, [errors], shift.scan_noise(largest), seed, [index])
         sinogram = scans.sinogram
         if shift.change is not None:
             sinogram = shift.change(sinogram, geometry, rng)
         lost = (geometry.bins - shift.stated(geometry).bins) // 2
         sinogram = sinogram[..., lost : geometry.bins - lost]
-        return FaultyScan(sinogram, scans.truth, float(errors.centre))
+        return FaultyScan(sinogram, scans.truth, float(errors.centre), shift.stated_noise(largest))
 
     def compared(self, examiner: Examiner, scan: "FaultyScan", index: int) -> dict[str, float]:
         """PSNR with the stated centre, and with the true one."""
@@ -248,6 +249,7 @@ class FaultyScan:
     sinogram: Tensor  # (1, 1, views, bins)
     truth: Tensor  # (1, 1, height, width)
     shift: float  # bins, of the centre
+    stated: Noise  # as the file states it
 
 
 def image_record(

@@ -81,6 +81,11 @@ def angles(degrees: float) -> Errors:
     return errors
 
 
+def twice_the_arc(geometry: Geometry, rng: Random) -> ScanErrors:
+    """Views over twice the stated arc."""
+    return dataclasses.replace(no_errors(geometry), angles=np.asarray(geometry.angles))
+
+
 def gains(std: float) -> Errors:
     """Views with independent gains."""
 
@@ -155,11 +160,6 @@ def hounsfield(sinogram: Tensor, geometry: Geometry, rng: Random) -> Tensor:
     return 2000 * sinogram - 1000 * ray_transform(geometry)(ones).to(sinogram)
 
 
-def reversed_views(sinogram: Tensor, geometry: Geometry, rng: Random) -> Tensor:
-    """Views in the opposite order."""
-    return sinogram.flip(2)
-
-
 CLEAN = Shift("clean", "clean")
 
 
@@ -191,7 +191,7 @@ def all_shifts() -> list[Shift]:
         Shift("counts", "values", change=counts, causes=("counts",)),
         Shift("transmission", "values", change=transmission, causes=("transmission",)),
         Shift("hounsfield", "values", change=hounsfield, causes=("Hounsfield units",)),
-        Shift("reversed-views", "values", change=reversed_views),
+        Shift("half-the-arc-stated", "angles", errors=twice_the_arc, causes=("angles",)),
     ]
 
 

@@ -1,7 +1,8 @@
 """Strata of pixels, from the prediction alone: intervals are calibrated in each, so that none pays for another.
 
-A stratum is a class of the predicted standard deviation, relative to the level of the image, and whether the predicted
-image has an edge there. All limits are fixed beforehand. `merged` joins strata that too few calibration images have.
+A stratum is a class of the predicted standard deviation, and one of the step to a neighbouring pixel in the predicted image,
+both relative to the level of the image. All limits are fixed beforehand. `merged` joins strata that too few calibration images
+have.
 """
 
 from collections.abc import Mapping
@@ -10,11 +11,11 @@ import torch
 from torch import Tensor
 
 STD_LIMITS = (0.003, 0.01, 0.03)  # of the level
-EDGE = 0.1  # difference of neighbouring pixels of the predicted image, relative to the level
+STEP_LIMITS = (0.01, 0.05)  # of the level: largest difference of a pixel of the predicted image to its neighbours
 LEAST_PIXELS = 10  # an image has a stratum if it has so many pixels of it
 NAMES = tuple(
     f"{where}, std {size}"
-    for where in ("flat", "edge")
+    for where in ("flat", "weak edge", "edge")
     for size in ("below 0.3 %", "0.3 to 1 %", "1 to 3 %", "above 3 %")
 )
 
@@ -25,9 +26,12 @@ def strata(
 ) -> Tensor:
     """The stratum of every pixel, an index of NAMES, (batch, 1, height, width)."""
     unit = levels(image).reshape(-1, 1, 1, 1).to(image)
-    limits = torch.tensor(STD_LIMITS, dtype=image.dtype, device=image.device)
-    size = torch.bucketize((std / unit).contiguous(), limits)
-    return size + (len(STD_LIMITS) + 1) * (steps(image) > EDGE * unit)
+    stds, edges = (torch.tensor(limits, dtype=image.dtype, device=image.device) for limits in (STD_LIMITS, STEP_LIMITS))
+    size, step = (
+        torch.bucketize((std / unit).contiguous(), stds),
+        torch.bucketize((steps(image) / unit).contiguous(), edges),
+    )
+    return size + (len(STD_LIMITS) + 1) * step
 
 
 def levels(
@@ -65,13 +69,17 @@ def merged(
 ) -> dict[int, tuple[int, ...]]:
     """Groups of strata with enough images each: stratum -> its group; strata that no image has belong to a group too.
 
-    Neighbouring classes of the standard deviation are joined, flat pixels and edges apart. All strata are one group if
-    that is not enough.
+    Neighbouring classes of the standard deviation are joined, for each class of steps apart. A class of steps that is too rare
+    joins the last group of the class before it.
     """
     classes = len(STD_LIMITS) + 1
-    groups = [group for first in (0, classes) for group in joined(list(range(first, first + classes)), counts, least)]
-    if any(most(counts, group) < least for group in groups):
-        groups = [list(range(2 * classes))]
+    groups: list[list[int]] = []
+    for first in range(0, len(NAMES), classes):
+        own = joined(list(range(first, first + classes)), counts, least)
+        if groups and any(most(counts, group) < least for group in (own[0], groups[-1])):
+            groups[-1] += [index for group in own for index in group]
+        else:
+            groups += own
     return {index: tuple(group) for group in groups for index in group}
 
 
