@@ -128,6 +128,7 @@ def test_evaluate_with_calibrated_intervals(capsys: pytest.CaptureFixture[str]) 
     found = row["uncertainty"]
     assert 0 <= found["coverage_calibrated"] <= 1
     assert sum(share or 0 for share in found["shares"].values()) == pytest.approx(1)
+    assert sum(found["causes"].values()) >= 2 * found["warned"]
     page = Path("page/report.html").read_text()
     assert "Calibrated 90% intervals cover" in page
     assert "20 calibration scans" in page

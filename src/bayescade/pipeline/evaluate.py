@@ -73,6 +73,8 @@ def evaluate(
         scored = collected(results, scans.truth, outcomes=report is not None, advance=advance)
     scores = scored.scores
     row = score_row(model, name, count, scores, scored.result.warning)
+    if row["uncertainty"] is not None:
+        row["uncertainty"]["causes"] = scored.causes
     if truth is None:
         shepp_logan = image_source("shepp-logan", geometry.image_shape, seed=seed, device=torch_device)
         phantom_scans = scan_set(shepp_logan, geometry, scan_noise, seed=seed, count=1, device=torch_device)
@@ -138,6 +140,7 @@ class Scored:
     scores: Scores
     result: Reconstruction  # the first images, at most SHOWN or one batch, with the warnings of all
     outcomes: list[Outcome]  # of every image, before calibration; empty without variances, or if not asked for
+    causes: dict[str, int]  # cause of a warning -> number of images
 
 
 # Results of consecutive images: as the model gives them, and calibrated.
@@ -173,6 +176,7 @@ def collected(results: Results, truth: Tensor, *, outcomes: bool = False, advanc
     kept: list[Reconstruction] = []
     warnings: list[str] = []
     found: list[Outcome] = []
+    causes: dict[str, int] = {}
     first = 0
     for raw, result in results:
         true = truth[first : first + len(result.image)]
@@ -183,9 +187,12 @@ def collected(results: Results, truth: Tensor, *, outcomes: bool = False, advanc
         if first < SHOWN:
             kept.append(dataclasses.replace(result, truth=true))
         warnings += [result.warning] if result.warning else []
+        for items in result.warnings or ():
+            for cause in {str(item["cause"]) for item in items}:
+                causes[cause] = causes.get(cause, 0) + 1
         first += len(true)
         advance(len(true))
-    return Scored(scores, dataclasses.replace(concatenated(kept), warning=joined(warnings)), found)
+    return Scored(scores, dataclasses.replace(concatenated(kept), warning=joined(warnings)), found, causes)
 
 
 def score_row(model: str, case: str, images: int, scores: Scores, warning: str | None) -> dict[str, Any]:
