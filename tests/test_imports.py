@@ -18,7 +18,11 @@ LEVELS = [
     for level in re.findall(r"^\d+ (.*)$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
 ]
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
-LAZY = {"bayescade.cli", "bayescade.models", "bayescade.projectors._kernels"}  # without torch, CT, numba until needed
+# Without torch, CT, numba until needed.
+LAZY = {
+    "bayescade.cli.benchmarks", "bayescade.cli.models", "bayescade.cli.options", "bayescade.cli.scans", "bayescade.cli",
+    "bayescade.models", "bayescade.projectors._kernels",
+}  # fmt: skip
 FREE = {"bayescade", "bayescade.__version__"}  # the version, from anywhere
 
 

@@ -16,7 +16,7 @@ DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
 MISREAD = re.compile(r"places?|spreads?|draws|heads?|shelf|shelves|teams?|doubts?")
 # Rows of a table, of panels, of taps or of a detector are rows; images of a training are an image store.
-ROWS = ("cli.py", "pipeline", "figures", "examples", "benchmarks", "kernels", "tests", "cone_beam.py")
+ROWS = ("cli", "pipeline", "figures", "examples", "benchmarks", "kernels", "tests", "cone_beam.py")
 ALLOWED = {"--draws"}  # of `benchmark paper`: an older name that is still accepted
 # A setting and a value of format 1; `test_train.py` still has the setting.
 FORMAT_1 = ("_format_1.py", "test_manifest.py", "test_train.py")

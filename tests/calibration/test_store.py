@@ -49,7 +49,7 @@ def test_what_changes_the_calibration_changes_the_key(key: dict[str, Any]) -> No
         key_of(Examiner("any", narrower, samples=2), ScanKind(narrower, common_noise())),
         key_of(Examiner("any", GEOMETRY, samples=4), KIND),
         key_of(Examiner("any", GEOMETRY, samples=2, settings=["variance=network"]), KIND),
-        key_of(Examiner("any", GEOMETRY, samples=2, find=False), KIND),
+        key_of(Examiner("any", GEOMETRY, samples=2, stated_std=0), KIND),
         key_of(examiner(), KIND, delta=0.1),
         key_of(examiner(), KIND, level=0.5),
     ]

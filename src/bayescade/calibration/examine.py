@@ -61,13 +61,14 @@ class Examiner:
         samples: int,
         settings: Sequence[str] = (),
         device: torch.device | str = "cpu",
-        stated_std: float = STATED,  # bins: of the centre in the geometry; infinite: it counts for nothing
-        find: bool = True,  # whether the centre is looked for; if not, it is that of the geometry
+        # Bins: of the centre in the geometry. 0: the image is made with it as it is; infinite: it counts for nothing.
+        stated_std: float = STATED,
         bootstrap: Bootstrap | None = None,  # variances by a bootstrap instead of those of the model
     ):
         self.name, self.geometry, self.samples, self.bootstrap = model, geometry, samples, bootstrap
         self.device = torch.device(device)
-        self.stated_std, self.find = stated_std, find
+        self.find = stated_std > 0  # whether the image is made with the centre that was found
+        self.stated_std = stated_std if self.find else STATED
         self.field = ObjectField(geometry)
         self.errors = CentreErrors()
         self.settings = tuple(settings)

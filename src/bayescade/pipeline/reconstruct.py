@@ -14,6 +14,7 @@ from bayescade.calibration.calibrate import Calibration
 from bayescade.calibration.examine import Bootstrap, Examiner, can_examine
 from bayescade.calibration.simulated import ScanKind
 from bayescade.calibration.store import BOOTSTRAP, calibration_for
+from bayescade.consistency.centre import STATED
 from bayescade.data.noise import Noise, noise_or_estimate
 from bayescade.data.preprocess import with_centre
 from bayescade.data.scan import ScanReader
@@ -135,7 +136,7 @@ class Worker:
                 samples=request.sample_count,
                 settings=request.settings,
                 device=self.device,
-                find=request.center == "auto",
+                stated_std=STATED if request.center == "auto" else 0.0,
                 bootstrap=bootstrap,
             )
         else:
