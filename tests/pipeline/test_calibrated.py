@@ -67,7 +67,14 @@ def test_the_centre_can_be_given_or_left_as_stated() -> None:
     for center, offset in (("stated", 0.0), ("19.5", None)):
         assert run(["reconstruct", scan, "-o", "out.h5", "--center", center, "--calibrate", "off", *SHORT]) == 0
         geometry = json.loads(str(Reconstruction.load("out.h5").geometry))
+        found = Reconstruction.load("out.h5")
+        assert found.notes == [[], []], "nothing is corrected"
         if offset is None:
+            assert found.warnings is not None
+            for items in found.warnings:
+                (item,) = items
+                assert item["cause"] == "centre"
+                assert "--center auto" in item["command"]
             assert abs(geometry["offset"]) == pytest.approx(1.5, abs=0.51)
         else:
             assert geometry["offset"] == offset

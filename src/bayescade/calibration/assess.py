@@ -8,7 +8,13 @@ from torch import Tensor
 
 from bayescade.calibration.calibrate import Calibration
 from bayescade.calibration.examine import Examined
-from bayescade.consistency.causes import Caution, caution_of, caution_of_centre, caution_of_values
+from bayescade.consistency.causes import (
+    Caution,
+    caution_of,
+    caution_of_centre,
+    caution_of_kept_centre,
+    caution_of_values,
+)
 from bayescade.consistency.values import looks_like
 from bayescade.results import Reconstruction
 from bayescade.uncertainty.intervals import LEVELS
@@ -50,17 +56,22 @@ def cautions_of(examined: Examined, sinogram: Tensor, calibration: Calibration |
         cautions.append(caution_of_values(kind))
     if not bool(examined.centre.known.all()):
         cautions.append(caution_of_centre(float(examined.centre.distance)))
+    elif contradicted(examined) and not examined.corrected:
+        cautions.append(caution_of_kept_centre(float(examined.centre.shift), float(examined.centre.std)))
     if calibration is not None and kind is None:
         found = caution_of(calibration.unusual.test(examined.symptoms))
         cautions += [found] if found is not None else []
     return cautions
 
 
+def contradicted(examined: Examined) -> bool:
+    """Whether the data say that the stated centre is wrong."""
+    return bool(examined.centre.stated_is_wrong.all()) and math.isfinite(float(examined.centre.std))
+
+
 def notes_of(examined: Examined) -> list[str]:
     """What was found and corrected."""
-    centre = examined.centre
-    shift, std = float(centre.shift), float(centre.std)
-    notes = []
-    if bool(centre.stated_is_wrong.all()) and math.isfinite(std):
-        notes.append(f"centre of rotation: {shift:+.2f} +- {std:.2f} bins from the stated one, corrected")
-    return notes
+    if not contradicted(examined) or not examined.corrected:
+        return []
+    shift, std = float(examined.centre.shift), float(examined.centre.std)
+    return [f"centre of rotation: {shift:+.2f} +- {std:.2f} bins from the stated one, corrected"]

@@ -47,6 +47,7 @@ class Examined:
     result: Reconstruction
     centre: Centre
     symptoms: dict[str, float]
+    corrected: bool = True  # whether the image was made with this centre; if not, with the stated one
 
 
 @final
@@ -122,7 +123,7 @@ class Examiner:
         residual = operator(result.image) - data.to(operator.device)
         level = noise_std(sinogram).clamp_min(TINY)
         found["residual"] = math.log(max(float(residual.square().mean().sqrt()) / float(level), TINY))
-        return Examined(result, centre, found)
+        return Examined(result, centre, found, self.find)
 
     def with_centre(self, sinogram: Tensor, shift: float, *, seed: int = 0, index: int = 0) -> Reconstruction:
         """The result of a scan whose centre is taken to be `shift` bins from the stated one, and exactly known."""

@@ -106,6 +106,16 @@ def caution_of_values(kind: str) -> Caution:
     return Caution(cause, 0.0, message, TAKE_LOGARITHM)
 
 
+def caution_of_kept_centre(shift: float, std: float) -> Caution:
+    """The warning of a stated centre that the data contradict, and that was used all the same."""
+    return Caution(
+        "centre",
+        0.0,
+        f"the data say that the centre of rotation is {shift:+.2f} +- {std:.2f} bins from the stated one, which was used",
+        "correct it: --center auto",
+    )
+
+
 def caution_of_centre(distance: float) -> Caution:
     """The warning of a centre that two methods find at different positions."""
     return Caution(
