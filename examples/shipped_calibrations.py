@@ -25,7 +25,7 @@ from bayescade.progress import message, progress, show_progress
 
 DEMO = "demo"
 SAMPLES = 8
-IMAGES = {DEMO: 200, "sparse-32": 200}  # of other scans: 100
+IMAGES = 100
 SHIPPED = [
     ("bdgd-plus/sparse-32", "sparse-32"),
     ("bdgd-plus/limited-90", "limited-90"),
@@ -53,7 +53,7 @@ def main() -> None:
     for model, scan in SHIPPED:
         if options.model not in model or options.scan not in ("", scan):
             continue
-        folder, images = model_folder(model), IMAGES.get(scan, 100)
+        folder, images = model_folder(model), IMAGES
         assert folder is not None
         examiner, kind = examined_kind(model, scan, choose_device(options.device))
         if find(key_of(examiner, kind), images) is not None:

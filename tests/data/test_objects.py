@@ -1,6 +1,7 @@
 """Objects to train on: kinds in turn, stored images moved at random, and scans of many geometries."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from bayescade.data.noise import common_noise, noise_model
 from bayescade.data.objects import (
     PHANTOMS,
     WITH_STORED,
+    measured_with_border,
     mixed_source,
     moved_images,
     rank_in_kind,
@@ -63,9 +65,17 @@ def test_what_is_seen_whole_does_not_depend_on_the_unit_of_length() -> None:
     cut = seen_whole(images, [pixels])
     assert 0.25 < float(cut.mean()) < 0.35  # a circle of radius 10
     assert torch.equal(seen_whole(images, [millimetres]), cut)
-    smaller = seen_whole(images, [pixels], border=3)
+    smaller = measured_with_border(images, pixels, 3)
     assert float(smaller.mean()) == pytest.approx(float(cut.mean()) * (7 / 10) ** 2, rel=0.05)
     assert float(ray_transform(pixels)(smaller)[..., :2].abs().max()) == 0
+
+
+def test_all_around_a_displaced_detector_measures_out_to_its_further_end() -> None:
+    images = torch.ones(1, 1, 32, 32)
+    half = ParallelBeam([math.pi * i / 16 for i in range(16)], 20, offset=4.0, image_shape=(32, 32))
+    around = dataclasses.replace(half, angles=[2 * math.pi * i / 16 for i in range(16)])
+    areas = [float(measured_with_border(images, scan, 1).sum()) for scan in (half, around)]
+    assert areas == pytest.approx([math.pi * 5**2, math.pi * 13**2], rel=0.05)
 
 
 def test_moved_images_keep_their_mass_up_to_the_zoom() -> None:

@@ -11,7 +11,7 @@ from torch.nn.functional import avg_pool2d
 from bayescade.errors import UserError
 from bayescade.results import Reconstruction
 from bayescade.uncertainty.conformal import loss_at
-from bayescade.uncertainty.intervals import LEVELS, Intervals, coverage, fit_intervals
+from bayescade.uncertainty.intervals import LEVELS, Intervals, coverage, fit_intervals, scales_of_strata
 from bayescade.uncertainty.outcomes import REGION_SIZES, Outcome, outcome
 from bayescade.uncertainty.strata import NAMES, levels, merged, steps, strata
 
@@ -95,14 +95,37 @@ def test_calibrated_variances_are_those_of_the_errors() -> None:
     assert np.mean(missed) == pytest.approx(0.1, abs=0.02)
 
 
+def test_regions_are_covered_with_the_variance_that_users_get() -> None:
+    intervals = fit_intervals(outcomes(300))
+    rng = np.random.default_rng(7)
+    multiplier, covered = intervals.region_multiplier(8 * 8), []
+    for _ in range(300):
+        result, truth = result_and_truth(rng)
+        variance = intervals.calibrated(result).variance
+        error = (result.image - truth)[..., 8:16, 8:16].mean()
+        covered.append(float(error.abs()) <= multiplier * float(variance[..., 8:16, 8:16].mean().sqrt()))
+    assert 0.84 < np.mean(covered) <= 1
+
+
+@pytest.mark.parametrize(("images", "delta", "level", "enough"), [
+    (20, None, 0.9, True), (20, 0.1, 0.9, False), (200, 0.1, 0.9, True), (50, None, 0.99, False), (150, None, 0.99, True),
+])  # fmt: skip
+def test_too_few_images_promise_nothing(images: int, delta: float | None, level: float, enough: bool) -> None:
+    """1 / (n + 1) is the least risk that n images can show; with a probability the bound needs more."""
+    intervals = fit_intervals(outcomes(images), delta, level)
+    assert intervals.guaranteed == enough
+    assert ("too few for a guarantee" in intervals.guarantee()) != enough
+
+
 @pytest.mark.parametrize("blur", [1, 4])
 def test_regions_of_every_size_are_covered(blur: int) -> None:
     """Independent and correlated errors: a mean over a region needs a smaller multiplier where errors are independent."""
     intervals = fit_intervals(outcomes(300, blur=blur))
     tests = outcomes(300, 3, blur)
+    scales = scales_of_strata(intervals.groups, intervals.scales)
     for size in REGION_SIZES:
         multiplier = intervals.regions[size][LEVELS.index(0.9)]
-        covered = 1 - np.mean([loss_at(o.regions[size], multiplier) for o in tests])
+        covered = 1 - np.mean([loss_at(o.maps.region_losses(size, scales), multiplier) for o in tests])
         assert 0.87 < covered < 0.95  # the largest region is the whole image: 300 regions
     ratio = intervals.region_multiplier(64) / intervals.region_multiplier(1)
     assert (ratio < 0.35) == (blur == 1)

@@ -62,7 +62,7 @@ def calibrate(
 ) -> Calibration:
     """Calibrates a model for the scans of a kind; the examiner gets the errors of the centre."""
     if images < FEWEST:
-        raise UserError(f"--images: expected at least {FEWEST} scans for a calibration, got {images}")
+        raise UserError(f"calibration: expected at least {FEWEST} scans, got {images}")
     start = time.perf_counter()
     clean, found = clean_symptoms(examiner, kind, max(images, LEAST_CLEAN), seed)
     outcomes = []

@@ -9,7 +9,7 @@ from torch import Tensor
 from bayescade.consistency.centre import STATED
 from bayescade.consistency.moments import border_bins
 from bayescade.data.noise import Noise
-from bayescade.data.objects import seen_whole
+from bayescade.data.objects import measured_with_border
 from bayescade.data.scanner import Scanner, draw_errors
 from bayescade.data.simulate import scans_with_errors
 from bayescade.data.sources import Source, image_source
@@ -69,7 +69,7 @@ def simulated_scans(
     for first in range(0, count, AT_ONCE):
         indices = range(first, min(first + AT_ONCE, count))
         images = torch.cat([one_image(sources, families, index, factor) for index in indices])
-        images = scaled(seen_whole(images, [kind.geometry] * len(images), border), kind)
+        images = scaled(measured_with_border(images, kind.geometry, border), kind)
         geometries = [kind.geometry] * len(images)
         scans = scans_with_errors(images, geometries, kind.scanner, kind.noise, scan_seed, list(indices))
         for number, index in enumerate(indices):

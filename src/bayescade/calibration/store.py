@@ -18,6 +18,7 @@ from bayescade.calibration.calibrate import Calibration, calibrate, calibrate_da
 from bayescade.calibration.examine import Examiner
 from bayescade.calibration.simulated import ScanKind
 from bayescade.data.cache import cache_folder
+from bayescade.errors import Failure, UserError
 from bayescade.models import ANY, ANY_MODEL, model_folder
 from bayescade.progress import progress
 from bayescade.storage.files import make_folder, read_text, write_json
@@ -134,7 +135,7 @@ def calibration_for(
         if calibration is None:
             say("simulating good scans of this geometry and noise, to which this one is compared: some seconds, once")
             calibration = calibrate_data(examiner, kind)
-            save(key, calibration)
+            save_if_possible(key, calibration, say)
     examiner.errors = calibration.errors
     return calibration
 
@@ -160,8 +161,16 @@ def interval_calibration(
     say(f"calibrating for this geometry and noise: {images} simulated scans, about {seconds:.0f} s, once")
     with progress("calibrating", images) as advance:
         calibration = calibrate(worker, kind, images=images, advance=advance)
-    save(key, calibration)
+    save_if_possible(key, calibration, say)
     return calibration
+
+
+def save_if_possible(key: dict[str, Any], calibration: Calibration, say: Callable[[str], None]) -> None:
+    """Writes a calibration into the cache; without a cache it is made again the next time."""
+    try:
+        save(key, calibration)
+    except (UserError, Failure, OSError) as error:
+        say(f"the calibration could not be stored and will be made again: {error}")
 
 
 def digest(values: Any) -> str:

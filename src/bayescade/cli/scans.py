@@ -189,8 +189,13 @@ def calibrate(
     noise_model: NoiseModel = None,
     noise_settings: NoiseSettings = None,
     samples: Annotated[
-        int, typer.Option(parser=whole, metavar="N", help="Monte-Carlo samples, as many as for `reconstruct`.")
-    ] = 8,
+        int | None,
+        typer.Option(parser=whole, metavar="N", help="Monte-Carlo samples; by default as many as for `reconstruct`."),
+    ] = None,
+    largest: Annotated[
+        float | None,
+        typer.Option(parser=real, metavar="X", help="With --photons: the largest line integral of the scans."),
+    ] = None,
     seed: Seed = 0,
     settings: Settings = None,
     uncertainty: Uncertainty = "own",
@@ -198,7 +203,10 @@ def calibrate(
     json_output: Json = False,
     device: Device = "auto",
 ) -> None:
-    """Fit intervals with a stated guarantee to simulated scans of a geometry; `reconstruct` uses them."""
+    """Fit intervals with a stated guarantee to simulated scans of a geometry.
+
+    `reconstruct` uses those of 90 % on average (without --alpha and --delta); others are for reading.
+    """
     from bayescade.pipeline.calibrate import CalibrationRequest
     from bayescade.pipeline.calibrate import calibrate_model as run
 
@@ -211,6 +219,7 @@ def calibrate(
         delta=delta,
         noise=noise_of(noise, photons, attenuation, noise_model, noise_settings or []),
         samples=samples,
+        largest=largest,
         seed=seed,
         settings=settings or [],
         uncertainty=uncertainty,

@@ -108,7 +108,7 @@ def find_centre(
     assert fitted is not None
     return Centre(
         shift=weight * shift,
-        std=torch.where(contradicts, std, weight.sqrt() * std),
+        std=torch.where(contradicts | ~known, std, weight.sqrt() * std),
         estimate=shift,
         estimate_std=std,
         known=known,

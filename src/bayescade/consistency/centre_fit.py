@@ -108,5 +108,5 @@ def shifted(
     line = torch.linspace(0, 1, bins, dtype=y.dtype, device=y.device)
     periodic = torch.cat([y, y[..., -1:] + (y[..., :1] - y[..., -1:]) * line], -1)
     frequency = torch.arange(bins + 1, dtype=y.dtype, device=y.device) * (math.pi / bins)
-    phase = torch.polar(torch.ones_like(frequency), frequency * -shift.reshape(-1, 1, 1, 1))
+    phase = torch.polar(torch.ones_like(frequency), frequency * -shift.to(y).reshape(-1, 1, 1, 1))
     return torch.fft.irfft(torch.fft.rfft(periodic) * phase, n=2 * bins)[..., :bins]

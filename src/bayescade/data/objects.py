@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from bayescade import phantoms, plugins
-from bayescade.data.random_scans import radius_seen
+from bayescade.data.random_scans import radius_measured, radius_seen
 from bayescade.data.sources import Source
 from bayescade.physics.geometry import Geometry
 from bayescade.seeds import derived_seed
@@ -100,8 +100,17 @@ def within_circle(
 def seen_whole(
     images: Tensor,  # (count, 1, height f, width f)
     geometries: Sequence[Geometry],  # one for each image
-    border: int = 0,  # bins at each end of the detector that stay empty
 ) -> Tensor:
     """The images without what is outside the circle that every view sees whole."""
-    radii = [2 * radius_seen(scan, border) / (min(scan.image_shape) * scan.pixel_size) for scan in geometries]
+    radii = [2 * radius_seen(scan) / (min(scan.image_shape) * scan.pixel_size) for scan in geometries]
     return within_circle(images, radii)
+
+
+def measured_with_border(
+    images: Tensor,  # (count, 1, height f, width f)
+    geometry: Geometry,
+    border: int,  # bins at each end of the detector that stay empty
+) -> Tensor:
+    """The images without what is outside the circle whose lines are all measured."""
+    radius = 2 * radius_measured(geometry, border) / (min(geometry.image_shape) * geometry.pixel_size)
+    return within_circle(images, [radius] * len(images))

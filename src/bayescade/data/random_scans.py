@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from bayescade.errors import UserError
 from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
+from bayescade.physics.redundancy import is_full_circle
 from bayescade.projectors.any_scan import in_pixels
 from bayescade.seeds import derived_seed, log_uniform
 
@@ -113,13 +114,19 @@ def bins_and_offset(
     return math.ceil(width + 2 * abs(offset)), offset
 
 
-def radius_seen(
-    geometry: Geometry,
-    border: int = 0,  # bins at each end of the detector that are not used
-) -> float:
+def radius_seen(geometry: Geometry) -> float:
     """The radius of the circle around the centre that every view sees whole, in the units of the geometry."""
-    ends = geometry.ray_distances()[[border, -1 - border]] + geometry.ray_spacing / 2
+    ends = geometry.ray_distances()[[0, -1]] + geometry.ray_spacing / 2
     return float(ends.min())
+
+
+def radius_measured(
+    geometry: Geometry,
+    border: int,  # bins at each end of the detector that are not used
+) -> float:
+    """The radius of the circle whose lines are all measured: all around, the further end of a displaced detector counts."""
+    ends = geometry.ray_distances()[[border, -1 - border]] + geometry.ray_spacing / 2
+    return float(ends.max() if is_full_circle(geometry) else ends.min())
 
 
 def is_in_support(geometry: Geometry, settings: RandomScans) -> bool:

@@ -27,7 +27,7 @@ GLOSSARY = {
     "aleatoric": "the part of the variance that comes from the noise of the data",
     "epistemic": "the part that comes from what the model has not learned",
     "geometry": "the part that comes from the centre of rotation, as far as it is not known",
-    "edge, flat": "pixels where the predicted image changes by more than 10 % of its level, and the others",
+    "edge, weak edge, flat": "the predicted image changes by more than 5 %, 1 to 5 %, or less than 1 % of its level",
     "std below, std above": "the class of the predicted standard deviation, relative to the level of the image",
     "nll": "negative log-likelihood in nats per pixel: smaller is better",
     "crps": "continuous ranked probability score, in image units: smaller is better",
@@ -64,7 +64,7 @@ def write_report(
         panels, ratio = reconstruction_panels(result, index), ratio_panel(result, index)
         rows.append(panels if ratio is None else [*panels[:3], ratio, *panels[3:]])
     title = f"{page.row['method']} on {page.row['case']}: worst, median, best"
-    draw_panels(rows, folder / "figure.png", result.geometry, title, value_unit="image value")
+    draw_panels(rows, folder / "figure.png", result.geometry, title, unit="length", value_unit="image value")
     if page.curves:
         draw_reliability(page.curves, folder / "reliability.png", f"{page.row['method']} on {page.row['case']}")
     write_json(folder / "scores.json", {"row": page.row, "scores": page.scores})

@@ -22,7 +22,7 @@ from bayescade.calibration.simulated import MORE_BORDER, ScanKind, largest_of
 from bayescade.calibration.store import BOOTSTRAP, calibration_for, key_of
 from bayescade.consistency.moments import border_bins
 from bayescade.data.noise import Noise, common_noise
-from bayescade.data.objects import seen_whole
+from bayescade.data.objects import measured_with_border
 from bayescade.data.scanner import Scanner, no_errors
 from bayescade.data.simulate import scans_with_these_errors
 from bayescade.data.sources import Source, image_source
@@ -34,7 +34,7 @@ from bayescade.pipeline.benchmark_any import patients_of_split, read_patients
 from bayescade.pipeline.cells import cell_file_name, read_cell, write_cell
 from bayescade.pipeline.reconstruct import OWN, check_samples, check_uncertainty
 from bayescade.pipeline.scan_geometry import choose_geometry
-from bayescade.pipeline.shift_rows import ATTENUATION, PATIENTS, RAYS, SEALED, Shift, all_shifts
+from bayescade.pipeline.shift_rows import ATTENUATION, CLEAN, PATIENTS, RAYS, SEALED, Shift, all_shifts
 from bayescade.pipeline.shift_table import markdown, summary, table_row
 from bayescade.progress import message, progress
 from bayescade.results import Reconstruction
@@ -100,7 +100,8 @@ def benchmark_shift(request: ShiftBenchmark, shifts: Sequence[Shift] | None = No
         for shift in chosen:
             cells[shift.name] = bench.cell(shift)
             advance(1, shift.name)
-    table = [table_row(shift, cells[shift.name], cells.get("clean")) for shift in chosen]
+    clean = cells.get(CLEAN.name) or bench.cell(CLEAN)
+    table = [table_row(shift, cells[shift.name], clean) for shift in chosen]
     answer = {
         **{
             name: getattr(request, name)
@@ -177,6 +178,7 @@ class Bench:
             "row": shift.name,
             "images": self.request.images,
             "calibration_images": self.request.calibration_images,
+            "samples": self.request.samples,
             "seed": self.request.seed,
             "patients": None if self.patients is None or shift.objects != PATIENTS else float(self.patients.sum()),
             "calibration": key_of(examiner, ScanKind(self.geometry, common_noise())),
@@ -220,7 +222,7 @@ class Bench:
         image = source.images(index, 1, shift.grid)
         if shift.objects_change is not None:
             image = shift.objects_change(image, rng)
-        image = seen_whole(image, [geometry], border_bins(geometry.bins) + MORE_BORDER)
+        image = measured_with_border(image, geometry, border_bins(geometry.bins) + MORE_BORDER)
         errors = shift.errors(geometry, rng) if shift.errors is not None else no_errors(geometry)
         scanner = Scanner(grid_factor=shift.grid, rays_per_bin=RAYS, attenuation=ATTENUATION)
         largest = largest_of(image, geometry) if shift.photons is not None else LARGEST
@@ -282,7 +284,7 @@ def image_record(
             "coverage_steep": covered(error, half, steep_pixels(truth)),
             "width": mean_width(summary, intervals.groups, multipliers),
             "interval_score": interval_score(error.flatten(), half.flatten(), LEVEL),
-            "locally_wrong": locally_wrong(error[0, 0], raw.variance.double()[0, 0], intervals),
+            "locally_wrong": locally_wrong(error[0, 0], result.variance.double()[0, 0], intervals),
         }
     return record
 

@@ -1,6 +1,7 @@
 """`bayescade calibrate`: fits intervals to simulated scans of one geometry and noise, and stores them for `reconstruct`."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from bayescade.calibration.store import BOOTSTRAP, key_of, save
 from bayescade.data.noise import Noise
 from bayescade.devices import choose_device
 from bayescade.errors import UserError
-from bayescade.pipeline.reconstruct import OWN, check_samples, check_uncertainty
+from bayescade.pipeline.reconstruct import OWN, check_samples, check_uncertainty, sample_count
 from bayescade.pipeline.scan_geometry import choose_geometry
 from bayescade.progress import progress
 from bayescade.seeds import check_seed
@@ -32,7 +33,10 @@ class CalibrationRequest:
     alpha: float = 0.1
     delta: float | None = None
     noise: Noise | None = None  # default: 1 % Gaussian noise
-    samples: int = 8
+    samples: int | None = None  # as for `reconstruct`
+    largest: float | None = (
+        None  # largest line integral of the scans, for counted photons; by default LARGEST / attenuation
+    )
     seed: int = 0
     settings: Sequence[str] = ()
     uncertainty: str = OWN  # or bootstrap
@@ -41,7 +45,9 @@ class CalibrationRequest:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        check_samples(self.samples)
+        check_samples(sample_count(self.samples, self.model, self.uncertainty))
+        if self.largest is not None and not 0 < self.largest < math.inf:
+            raise UserError(f"--largest: expected a positive number, got {self.largest:g}")
         check_uncertainty(self.uncertainty)
         if round(1 - self.alpha, 9) not in LEVELS:
             choices = ", ".join(f"{1 - level:.4g}" for level in LEVELS)
@@ -62,7 +68,7 @@ def calibrate_model(request: CalibrationRequest) -> dict[str, Any]:
     examiner = Examiner(
         request.model,
         geometry,
-        samples=request.samples,
+        samples=sample_count(request.samples, request.model, request.uncertainty),
         settings=request.settings,
         device=choose_device(request.device),
         bootstrap=Bootstrap(noise) if request.uncertainty == BOOTSTRAP else None,
@@ -71,7 +77,9 @@ def calibrate_model(request: CalibrationRequest) -> dict[str, Any]:
         raise UserError(
             f"model '{request.model}' has no error bars to calibrate; give it some: --uncertainty bootstrap"
         )
-    largest = LARGEST / noise.settings.attenuation if noise.model == "poisson" else None
+    largest = request.largest
+    if largest is None and noise.model == "poisson":
+        largest = LARGEST / noise.settings.attenuation
     kind = ScanKind(geometry, noise, largest)
     worker, level = examiner.for_calibration(), round(1 - request.alpha, 9)
     with progress(f"calibrating {request.model}", request.images) as advance:

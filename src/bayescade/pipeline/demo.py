@@ -74,7 +74,6 @@ def demo(out: str = "demo", device: str = "auto") -> dict[str, Any]:
     back_projection = load_model("fbp", demo_geometry(), device=torch_device)(scan.sinogram).image
     start = time.perf_counter()
     worker = demo_worker(torch_device)
-    worker.prepare(scan.sinogram)
     result = worker(scan.sinogram, 0)
     seconds = time.perf_counter() - start
     in_range = torch.full((1,), 1 / VALUE, device=torch_device)  # scores are those of images from 0 to 1

@@ -64,7 +64,6 @@ def evaluate(
     worker: Worker | None = None
     if calibrate != "off":
         worker = Worker(request, geometry, scan_noise)
-        worker.prepare(scans.sinogram[:1])
     method = load_model(model, geometry, settings=settings, device=torch_device)
     if uncertainty == BOOTSTRAP:
         method = Bootstrapped(method, geometry, scan_noise, torch_device)
@@ -83,9 +82,15 @@ def evaluate(
         row["warning"] = row["warning"] or phantom_result.warning
     answer = {"rows": [row], "seed": seed, "data_range": 1.0}
     if report is not None:
-        page = page_of(request, row, scored, scan_noise, worker.calibration if worker else None)
+        page = page_of(request, row, scored, scan_noise, only_calibration(worker))
         answer["report"] = str(write_report(report, scored.result, page))
     return answer
+
+
+def only_calibration(worker: Worker | None) -> Calibration | None:
+    """The calibration of all scans; None if there is none, or several."""
+    found = list(worker.calibrations.values()) if worker is not None else []
+    return found[0] if len(found) == 1 else None
 
 
 def page_of(

@@ -12,7 +12,7 @@ from bayescade.figures.reliability import Curve
 from bayescade.pipeline.scores import bootstrap_interval
 from bayescade.results import Reconstruction
 from bayescade.uncertainty.conformal import loss_at
-from bayescade.uncertainty.intervals import LEVEL, LEVELS, Intervals, image_loss
+from bayescade.uncertainty.intervals import LEVEL, LEVELS, Intervals, image_loss, scales_of_strata
 from bayescade.uncertainty.outcomes import Outcome, outcome
 from bayescade.uncertainty.scores import quantile
 from bayescade.uncertainty.strata import NAMES
@@ -81,17 +81,21 @@ def curve(name: str, levels: Sequence[float], covered: Callable[[float], list[fl
 def region_table(outcomes: Sequence[Outcome], intervals: Intervals | None) -> list[dict[str, Any]]:
     """Coverage of 90 % intervals for means over squares, by their size."""
     rows = []
-    for size in sorted({size for item in outcomes for size in item.regions}):
-        losses = np.stack([item.regions[size] for item in outcomes if size in item.regions])
-        fitted = intervals is not None and size in intervals.regions
-        multiplier = intervals.region_multiplier(size**2, LEVEL) if intervals is not None and fitted else None
+    scales = scales_of_strata(intervals.groups, intervals.scales) if intervals is not None else None
+    for size in sorted({size for item in outcomes for size in item.maps.sizes}):
+        maps = [item.maps for item in outcomes if size in item.maps.sizes]
+        losses = np.stack([image.region_losses(size) for image in maps])
+        calibrated = None
+        if intervals is not None and size in intervals.regions:
+            after = np.stack([image.region_losses(size, scales) for image in maps])
+            calibrated = 1 - float(loss_at(after, intervals.region_multiplier(size**2, LEVEL)).mean())
         rows.append(
             {
                 "name": f"{size} x {size} pixels",
                 "size": size,
                 "images": len(losses),
                 "raw": 1 - float(loss_at(losses, quantile(LEVEL)).mean()),
-                "calibrated": None if multiplier is None else 1 - float(loss_at(losses, multiplier).mean()),
+                "calibrated": calibrated,
             }
         )
     return rows

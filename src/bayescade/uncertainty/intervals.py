@@ -37,6 +37,7 @@ LEVELS = (0.5, 0.68, 0.8, 0.9, 0.95, 0.99, 0.999)
 LEVEL = 0.9  # of `lower` and `upper`
 LEAST_IMAGES = 100  # that a stratum needs, or half of all, if these are fewer
 FEWEST = 20  # calibration images, at least
+ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +47,12 @@ class Intervals:
     groups: tuple[tuple[int, ...], ...]  # strata that share their multipliers
     multipliers: tuple[tuple[float, ...], ...]  # of every group, for LEVELS
     scales: tuple[float, ...]  # of every group: factor of the standard deviation
-    regions: dict[int, tuple[float, ...]]  # size of a region -> multipliers for LEVELS
+    # Size of a region -> multipliers for LEVELS, of the root of the mean calibrated variance over the region.
+    regions: dict[int, tuple[float, ...]]
     images: int  # of the calibration
     families: tuple[str, ...]  # of objects
     delta: float | None  # None: on average; otherwise with probability 1 - delta
+    guaranteed: bool  # whether there are enough images for the promise at `level`
     left_out: dict[str, float | None]  # family -> coverage of its intervals by a calibration without it
     level: float = LEVEL  # of `lower` and `upper`, one of LEVELS
 
@@ -71,9 +74,14 @@ class Intervals:
             for name in ("aleatoric", "epistemic", "epistemic_symmetries", "geometry_variance", "noise")
             if getattr(result, name) is not None
         }
+        errors = {
+            name: getattr(result, name) * scale**power
+            for name, power in (("mc_standard_error", 1), ("aleatoric_standard_error", 2))
+            if getattr(result, name) is not None
+        }
         least = result.image.clamp_max(0)  # attenuation is not negative; an image that is has its own lower end
         lower = torch.maximum(result.image - half, least)
-        return dataclasses.replace(result, **parts, lower=lower, upper=result.image + half)
+        return dataclasses.replace(result, **parts, **errors, lower=lower, upper=result.image + half)
 
     def multiplier_map(self, group: Tensor, level: float) -> Tensor:
         """The multiplier of every pixel for a level of LEVELS."""
@@ -94,6 +102,11 @@ class Intervals:
             if self.delta is None
             else f"with probability {1 - self.delta:g} over the calibration, on average"
         )
+        if not self.guaranteed:
+            return (
+                f"{100 * self.level:g} % intervals were fitted to {self.images} simulated scans of these object families "
+                f"({families}) with this geometry and noise; that is too few for a guarantee."
+            )
         worst = [value for value in self.left_out.values() if value is not None]
         left_out = f" A family left out of the calibration is covered to at least {min(worst):.0%}." if worst else ""
         return (
@@ -116,6 +129,7 @@ class Intervals:
             regions={int(size): tuple(float(m) for m in row) for size, row in values["regions"].items()},
             images=int(values["images"]),
             families=tuple(str(name) for name in values["families"]),
+            guaranteed=bool(values["guaranteed"]),
             delta=None if values["delta"] is None else float(values["delta"]),
             level=float(values["level"]),
             left_out={str(k): None if v is None else float(v) for k, v in values["left_out"].items()},
@@ -136,9 +150,10 @@ def fit_intervals(outcomes: Sequence[Outcome], delta: float | None = None, level
         raise UserError(f"calibration: expected at least {FEWEST} images, got {len(outcomes)}")
     families = tuple(sorted({outcome.family for outcome in outcomes}))
     groups, multipliers, scales = fit_strata(outcomes, delta, least_images)
+    of_strata = scales_of_strata(groups, scales)
     regions = {}
     for size in REGION_SIZES:
-        losses = [outcome.regions[size] for outcome in outcomes if size in outcome.regions]
+        losses = [outcome.maps.region_losses(size, of_strata) for outcome in outcomes if size in outcome.maps.sizes]
         if len(losses) >= FEWEST:
             regions[size] = fit_levels(np.stack(losses), delta)
     left_out: dict[str, float | None] = {}
@@ -149,10 +164,49 @@ def fit_intervals(outcomes: Sequence[Outcome], delta: float | None = None, level
         if len(others) >= FEWEST:
             other_groups, other_multipliers, _ = fit_strata(others, delta, least_images)
             left_out[family] = coverage(held, other_groups, [row[LEVELS.index(level)] for row in other_multipliers])
-    return Intervals(groups, multipliers, scales, regions, len(outcomes), families, delta, left_out, level)
+    at = [row[LEVELS.index(level)] for row in multipliers]
+    return Intervals(
+        groups=groups,
+        multipliers=multipliers,
+        scales=scales,
+        regions=regions,
+        images=len(outcomes),
+        families=families,
+        delta=delta,
+        guaranteed=is_guaranteed(outcomes, groups, at, delta, level),
+        left_out=left_out,
+        level=level,
+    )
+
+
+def is_guaranteed(
+    outcomes: Sequence[Outcome],
+    groups: "Groups",
+    multipliers: Sequence[float],  # of the groups
+    delta: float | None,
+    level: float,
+) -> bool:
+    """Whether the risk of images and of every group of strata is controlled, with the number of images that there are."""
+    kinds = [(groups, multipliers), *(((group,), [m]) for group, m in zip(groups, multipliers, strict=True))]
+    for some, of_some in kinds:
+        losses = np.array(
+            [image_loss(item, some, of_some) for item in outcomes if any(i in item.strata for g in some for i in g)]
+        )
+        if len(losses) == 0:
+            continue
+        risk = (losses.sum() + 1) / (len(losses) + 1) if delta is None else upper_bound(losses, delta)
+        if risk > 1 - level + ROUNDING:
+            return False
+    return True
 
 
 Groups = tuple[tuple[int, ...], ...]
+
+
+def scales_of_strata(groups: Groups, scales: Sequence[float]) -> list[float]:
+    """The factor of the standard deviation in every stratum."""
+    by_stratum = {index: scale for group, scale in zip(groups, scales, strict=True) for index in group}
+    return [by_stratum.get(index, 1.0) for index in range(len(NAMES))]
 
 
 def fit_strata(
@@ -217,7 +271,7 @@ def widen(
             holds = (losses.sum(0) + 1) / (len(losses) + 1) <= 1 - level
         else:
             holds = np.array([upper_bound(column, delta) <= 1 - level for column in losses.T])
-        columns.append(float(factors[int(np.argmax(holds))]) if bool(holds.any()) else 1.0)
+        columns.append(float(factors[int(np.argmax(holds))]) if bool(holds.any()) else float(factors[-1]))
     return tuple(tuple(m * factor for m, factor in zip(row, columns, strict=True)) for row in multipliers)
 
 

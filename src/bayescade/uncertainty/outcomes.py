@@ -2,8 +2,10 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
@@ -33,12 +35,37 @@ class Outcome:
 
     family: str  # of its object
     strata: dict[int, StratumOutcome]
-    regions: dict[int, NDArray[np.float64]]  # size -> losses of the means over regions
+    maps: "Maps"
     steep: NDArray[np.float64]  # losses of the pixels with the largest gradients of the truth
     object_pixels: NDArray[np.float64]  # losses of the pixels of the object
     claimed: float  # root of the mean variance
     found: float  # root of the mean squared error
     psnr: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Maps:
+    """Error, predicted variance and stratum of every pixel of an image, (height, width)."""
+
+    error: Tensor  # float32
+    variance: Tensor  # float32
+    strata: Tensor  # int8
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes of regions that the image has."""
+        return [size for size in REGION_SIZES if size <= min(self.error.shape)]
+
+    def region_losses(
+        self,
+        size: int,
+        scales: Sequence[float] | None = None,  # factor of the standard deviation in every stratum
+    ) -> NDArray[np.float64]:
+        """The losses of the means over regions."""
+        variance = self.variance.double()
+        if scales is not None:
+            variance = variance * torch.tensor(scales, dtype=torch.float64)[self.strata.long()].square()
+        return image_losses(region_ratios(self.error.double(), variance, size).numpy())
 
 
 def region_ratios(error: Tensor, variance: Tensor, size: int) -> Tensor:
@@ -74,7 +101,6 @@ def outcome(
                 float(std[chosen].sum()),
                 int(chosen.sum()),
             )
-    sizes = [size for size in REGION_SIZES if size <= min(image.shape[-2:])]
     gradient = steps(truth)[0, 0]
     steep = ratios[0, 0][gradient >= gradient.flatten().quantile(1 - STEEP)]
     inside = ratios[truth > 0.01 * data_range]
@@ -82,7 +108,7 @@ def outcome(
     return Outcome(
         family=family,
         strata=by_stratum,
-        regions={size: image_losses(region_ratios(error[0, 0], variance[0, 0], size).numpy()) for size in sizes},
+        maps=Maps(error[0, 0].float(), variance[0, 0].float(), labels[0, 0].to(torch.int8)),
         steep=image_losses(steep.numpy()),
         object_pixels=image_losses((inside if len(inside) else ratios.flatten()).numpy()),
         claimed=float(variance.mean().sqrt()),
