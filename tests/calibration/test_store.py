@@ -87,3 +87,14 @@ def test_a_calibration_that_takes_too_long_is_left_out_and_said_so() -> None:
     assert calibration.intervals is None
     assert "--calibrate 500" in said[0]
     assert "simulating good scans" in said[1]
+
+
+def test_without_a_cache_a_calibration_is_used_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BAYESCADE_CACHE", str(tmp_path / "file" / "cache"))
+    said: list[str] = []
+    fresh = Examiner("fbp", GEOMETRY, samples=1)
+    scan = next(simulated_scans(KIND, 1, seed=5, split="test"))
+    calibration = calibration_for(fresh, KIND, scan.sinogram, images=20, say=said.append)
+    assert calibration.intervals is None
+    assert "could not be stored" in said[-1]

@@ -160,5 +160,6 @@ def test_methods_that_disagree_make_the_centre_unknown() -> None:
     centre = find_centre(field_of(narrow), y, CentreErrors())
     assert float((~centre.known).double().mean()) > 0.5
     assert float(centre.estimate_std[~centre.known].min()) >= 0.5
+    assert float(centre.std[~centre.known].min()) >= 0.5, "the stated centre does not make an unknown one certain"
     warned = find_centre(field_of(narrow), y, CentreErrors(), truncated=torch.ones(len(y), dtype=torch.bool))
     assert bool(warned.known.all())

@@ -1,5 +1,6 @@
 """`calibrate` and `reconstruct` as commands: centre, calibration, warnings."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,8 +10,12 @@ import torch
 from bayescade import Reconstruction
 from bayescade.calibration.simulated import simulated_scans
 from bayescade.cli import run
-from bayescade.data.noise import common_noise
+from bayescade.data.noise import add_noise, common_noise
 from bayescade.data.scan import Scans, ScanWriter
+from bayescade.data.sources import image_source
+from bayescade.physics.cases import case_geometry
+from bayescade.pipeline.reconstruct import Request, Worker
+from bayescade.projectors import ray_transform
 from tests.calibration.common import GEOMETRY, KIND
 
 GEO = "bins = 37\nviews = 12\nimage_shape = [24, 24]\n"
@@ -139,3 +144,50 @@ def test_evaluate_with_calibrated_intervals(capsys: pytest.CaptureFixture[str]) 
     page = Path("page/report.html").read_text()
     assert "Calibrated 90% intervals cover" in page
     assert "20 calibration scans" in page
+
+
+@pytest.mark.slow
+def test_a_dedicated_model_sees_the_data_moved_to_the_given_centre(capsys: pytest.CaptureFixture[str]) -> None:
+    """Half a bin of error makes a dedicated model far worse; the right --center, or the automatic one, mends it."""
+    geometry = case_geometry("sparse-32")
+    true = dataclasses.replace(geometry, offset=0.5 * geometry.bin_width)
+    phantom = image_source("ellipses", geometry.image_shape, seed=0, split="validation").images(0, 1, 1)
+    with ScanWriter("scan.h5", geometry, common_noise(), seed=0) as writer:
+        writer.append(Scans(add_noise(ray_transform(true)(phantom), common_noise(), seed=0), phantom))
+    middle = (geometry.bins - 1) / 2
+    scores = {}
+    for center in ("stated", str(middle - 0.5), str(middle + 0.5)):
+        line = ["reconstruct", "scan.h5", "-o", "out.h5", "--model", "bdgd-plus/sparse-32", "--center", center]
+        assert run([*line, "--calibrate", "off", "--json", *SHORT]) == 0
+        scores[center] = json.loads(capsys.readouterr().out)["psnr"]
+    stated, *given = scores.values()
+    assert max(given) > stated + 6 > min(given) + 6
+
+
+@pytest.mark.slow
+def test_scans_of_other_kinds_get_calibrations_of_their_own() -> None:
+    """Without a stated noise it is estimated for every scan."""
+    scan = next(simulated_scans(KIND, 1, seed=5, split="test")).sinogram
+    noisy = scan + 0.1 * scan.abs().mean() * torch.randn(scan.shape, generator=torch.Generator().manual_seed(0))
+    worker = Worker(Request(model="fbp", device="cpu"), GEOMETRY, None)
+    for index, sinogram in enumerate((scan, noisy, scan, 0 * scan)):
+        worker(sinogram, index)
+    assert len(worker.calibrations) == 2
+
+
+def test_intervals_that_cannot_be_had_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["reconstruct", scan_file("scan.h5"), "-o", "out.h5", "--calibrate", "20", "--model", "fbp"]
+    assert run(line) == 2
+    assert "--uncertainty bootstrap" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_error_bars_by_a_bootstrap_are_calibrated(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["reconstruct", scan_file("scan.h5"), "-o", "out.h5", "--calibrate", "20", "--model", "fbp"]
+    assert run([*line, "--uncertainty", "bootstrap", *SHORT]) == 0
+    result = Reconstruction.load("out.h5")
+    assert result.lower is not None
+    assert result.noise is not None
+    assert "20 calibration scans" in str(result.calibration)
+    assert run([*line, "--uncertainty", "guess", *SHORT]) == 2
+    assert "expected own or bootstrap, got 'guess'" in capsys.readouterr().err
