@@ -29,7 +29,7 @@ CAUSES = {
     ),
     "truncation": (
         "truncation",
-        "the object reaches beyond the detector in some views",
+        "the object reaches the end of the detector in some views, or beyond",
         "use a wider field of view; values near the border of the image, and their mean everywhere, are not known",
     ),
     "rings": (

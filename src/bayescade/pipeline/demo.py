@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayescade.data.noise import Noise, noise_model
-from bayescade.data.objects import seen_whole
+from bayescade.data.objects import measured_with_border
 from bayescade.data.scanner import Scanner
 from bayescade.data.simulate import Scans, scan_batches
 from bayescade.data.sources import Source, image_source
@@ -32,6 +32,7 @@ VIEWS, PHOTONS = 50, 2e4
 VALUE = 0.04  # per millimetre: the largest attenuation of the phantom; about that of bone at 80 keV
 SCANNER = Scanner(grid_factor=3, rays_per_bin=2)  # the data are not simulated on the grid of the reconstruction
 CENTRE_ERROR = 0.5  # bins
+BORDER = 7  # bins at each end of the detector that stay empty
 
 
 def demo_geometry() -> FanBeam:
@@ -52,7 +53,7 @@ def demo_scan(device: torch.device) -> Scans:
     phantoms = image_source("ellipses", geometry.image_shape, seed=SEED, device=device)
 
     def images(first: int, count: int, supersample: int) -> Tensor:
-        return VALUE * seen_whole(phantoms.images(first, count, supersample), [geometry] * count)
+        return VALUE * measured_with_border(phantoms.images(first, count, supersample), stated, BORDER)
 
     source = Source(images, 1, None)
     (scan,) = scan_batches(source, geometry, demo_noise(), seed=SEED, count=1, scanner=SCANNER, device=device)
