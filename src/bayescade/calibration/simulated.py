@@ -1,6 +1,7 @@
 """Simulated scans of one geometry and noise, as good as a good scanner makes them: for calibration and for tests of it."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -21,6 +22,7 @@ FAMILIES = ("ellipses", "textured", "polygons", "lines", "inserts")
 # A finer grid, bins that are areas, and a centre of rotation that is known as well as a stated one usually is.
 CLEAN = Scanner(grid_factor=2, rays_per_bin=2, centre_error=STATED)
 AT_ONCE = 10  # scans
+LARGEST_STEPS = 4  # of the largest line integral: so many steps to a factor of 2
 MORE_BORDER = 1  # bin beside the borders of the detector that is empty too: the centre is not exactly known
 SCALE_FREE = ("gaussian",)  # noise models that do not depend on the units of the data
 
@@ -90,7 +92,13 @@ def scaled(images: Tensor, kind: ScanKind) -> Tensor:
         return images
     coarse = torch.nn.functional.avg_pool2d(images, kind.scanner.grid_factor)
     largest = ray_transform(kind.geometry, images.device)(coarse).amax((1, 2, 3)).clamp_min(1e-30)
-    return images * (kind.largest / largest).reshape(-1, 1, 1, 1)
+    stated = 2 ** (steps_of(kind.largest) / LARGEST_STEPS)  # kinds that share a calibration have the same scans
+    return images * (stated / largest).reshape(-1, 1, 1, 1)
+
+
+def steps_of(largest: float) -> int:
+    """The largest line integral in steps of a fourth of an octave."""
+    return round(LARGEST_STEPS * math.log2(largest))
 
 
 def largest_of(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayescade.calibration.calibrate import Calibration, calibrate, calibrate_data
 from bayescade.calibration.examine import Examiner
-from bayescade.calibration.simulated import ScanKind
+from bayescade.calibration.simulated import ScanKind, steps_of
 from bayescade.data.cache import cache_folder
 from bayescade.errors import Failure, UserError
 from bayescade.models import ANY, ANY_MODEL, model_folder
@@ -30,7 +30,6 @@ FOLDER = "calibrations"
 BOOTSTRAP = "bootstrap"
 DIGITS = 6  # of lengths and angles in a key: rounding does not make another calibration
 OVERHEAD = 15.0  # seconds: simulation, and the tests of the data alone
-LARGEST_STEPS = 4  # of the largest line integral: so many steps to a factor of 2
 
 
 def key_of(examiner: Examiner, kind: ScanKind, delta: float | None = None, level: float = LEVEL) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def data_key(examiner: Examiner, kind: ScanKind) -> dict[str, Any]:
     """Everything that the tests of the data alone depend on: no model."""
     largest = None
     if kind.needs_scale and kind.largest is not None:
-        largest = round(LARGEST_STEPS * math.log2(kind.largest))
+        largest = steps_of(kind.largest)
     return {
         "format": FORMAT,
         "geometry": rounded(json.loads(kind.geometry.to_json())),
