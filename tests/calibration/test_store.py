@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bayescade.calibration.examine import Examiner
 from bayescade.calibration.simulated import ScanKind, simulated_scans
 from bayescade.calibration.store import calibration_for, data_key, digest, find, key_of, save
-from bayescade.data.noise import common_noise
+from bayescade.data.noise import common_noise, noise_model
 from tests.calibration.common import GEOMETRY, KIND, SCANS, examiner, small_calibration
 
 
@@ -98,3 +99,13 @@ def test_without_a_cache_a_calibration_is_used_all_the_same(tmp_path: Path, monk
     calibration = calibration_for(fresh, KIND, scan.sinogram, images=20, say=said.append)
     assert calibration.intervals is None
     assert "could not be stored" in said[-1]
+
+
+def test_kinds_that_share_a_calibration_have_the_same_scans() -> None:
+    noise = noise_model("poisson", ["photons=1e4", "attenuation=0.1"])
+    kinds = [ScanKind(GEOMETRY, noise, largest) for largest in (30.0, 30.6, 60.0)]
+    keys = [data_key(examiner("fbp"), kind) for kind in kinds]
+    one, other, larger = (next(simulated_scans(kind, 1, seed=0, split="test")).sinogram for kind in kinds)
+    assert keys[0] == keys[1] != keys[2]
+    assert torch.equal(one, other)
+    assert float(larger.max()) == pytest.approx(2 * float(one.max()), rel=0.1)
