@@ -11,11 +11,11 @@ import argparse
 import numpy as np
 import torch
 
-import bayescade.methods._bootstrap as bootstrap
 from bayescade.data.noise import common_noise
 from bayescade.data.scanner import Scanner
 from bayescade.data.simulate import scan_set
 from bayescade.data.sources import image_source
+from bayescade.methods._bootstrap import Bootstrapped, Movements
 from bayescade.models import load_model
 from bayescade.physics.cases import case_geometry
 from bayescade.uncertainty.scores import nll, spearman
@@ -37,13 +37,13 @@ def main() -> None:
     for name in options.methods:
         for case in options.cases:
             geometry, noise = case_geometry(case), common_noise()
-            method = bootstrap.Bootstrapped(load_model(name, geometry), geometry, noise)
+            method = load_model(name, geometry)
             for phantom in options.phantoms:
                 source = image_source(phantom, geometry.image_shape, seed=0, split="validation")
                 scans = scan_set(source, geometry, noise, seed=0, count=options.images, scanner=SCANNER)
                 for degrees, pixels in RANGES:
-                    bootstrap.MOST_DEGREES, bootstrap.MOST_PIXELS = degrees, pixels
-                    result = method(scans.sinogram, samples=options.replicates)
+                    moving = Bootstrapped(method, geometry, noise, movements=Movements(degrees, pixels))
+                    result = moving(scans.sinogram, samples=options.replicates)
                     error, std = (result.image - scans.truth).double().flatten(1), result.std.double().flatten(1)
                     pooled = float((std.square().mean() / error.square().mean()).sqrt())
                     pairs = list(zip(error, std, strict=True))

@@ -25,7 +25,7 @@ from bayescade.data.scanner import ScanErrors, Scanner, no_errors
 from bayescade.data.simulate import scans_with_these_errors
 from bayescade.data.sources import image_source
 from bayescade.physics.geometry import FanBeam, Geometry, ParallelBeam
-from bayescade.pipeline.shift_rows import drift, effect
+from bayescade.pipeline.shift_rows import drift, hardening
 from bayescade.seeds import derived_seed
 
 SIZE, BINS = 128, 183
@@ -70,7 +70,7 @@ ROWS = [
     Row("fan, short scan of 240 degrees, 60 views", fan(60, 240)),
     Row("background 1 %", parallel(), change=background),
     Row("gain drift 2 %", parallel(), errors=drift(0.02)),
-    Row("hardening 15 %", parallel(), errors=effect(hardening=0.15)),
+    Row("hardening 15 %", parallel(), errors=hardening(0.15)),
     Row("truncation: two thirds of the detector", parallel(), lost=BINS // 6),
 ]
 

@@ -9,11 +9,12 @@ import torch
 from torch.nn.functional import avg_pool2d
 
 from bayescade.errors import UserError
+from bayescade.physics.level import levels
 from bayescade.results import Reconstruction
 from bayescade.uncertainty.conformal import loss_at
 from bayescade.uncertainty.intervals import LEVELS, Intervals, coverage, fit_intervals, scales_of_strata
 from bayescade.uncertainty.outcomes import REGION_SIZES, Outcome, outcome
-from bayescade.uncertainty.strata import NAMES, levels, merged, steps, strata
+from bayescade.uncertainty.strata import NAMES, merged, steps, strata
 
 SIZE = 32
 

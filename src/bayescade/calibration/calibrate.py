@@ -2,18 +2,19 @@
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from bayescade.calibration.examine import Examined, Examiner
+from bayescade.calibration.examine import Examiner
 from bayescade.calibration.simulated import ScanKind, SimulatedScan, simulated_scans
 from bayescade.consistency.centre import CentreErrors, centre_errors
 from bayescade.consistency.p_values import UnusualScans
 from bayescade.errors import UserError
 from bayescade.progress import Advance, quiet
 from bayescade.uncertainty.intervals import FEWEST, LEVEL, Intervals, fit_intervals
-from bayescade.uncertainty.outcomes import Outcome, outcome
+from bayescade.uncertainty.outcomes import outcome
 
 SPLIT = "calibration"
 LEAST_CLEAN = 200  # scans for the test of unusual scans; more than are reconstructed, if those are fewer
@@ -64,13 +65,14 @@ def calibrate(
     if images < FEWEST:
         raise UserError(f"calibration: expected at least {FEWEST} scans, got {images}")
     start = time.perf_counter()
-    clean, found = clean_symptoms(examiner, kind, max(images, LEAST_CLEAN), seed)
-    outcomes = []
+    clean = clean_scans(examiner, kind, max(images, LEAST_CLEAN), seed)
+    outcomes, found = [], []
     for scan in clean[:images]:
         examined = examiner(scan.sinogram, noise=kind.noise, seed=seed, index=scan.index)
-        outcomes.append(outcome_of(examined, scan))
-        found[scan.index] = examined.symptoms
+        outcomes.append(outcome(examined.result, scan.truth, scan.family))
+        found.append(examined.symptoms)
         advance(1)
+    found += symptoms_of(examiner, kind, clean[images:])
     return Calibration(
         fit_intervals(outcomes, delta, level), UnusualScans.fit(found), examiner.errors, time.perf_counter() - start
     )
@@ -79,27 +81,24 @@ def calibrate(
 def calibrate_data(examiner: Examiner, kind: ScanKind, *, seed: int = 0) -> Calibration:
     """The test for unusual scans and the errors of the centre alone: no scan is reconstructed, which takes seconds."""
     start = time.perf_counter()
-    _, found = clean_symptoms(examiner, kind, LEAST_CLEAN, seed)
+    found = symptoms_of(examiner, kind, clean_scans(examiner, kind, LEAST_CLEAN, seed))
     return Calibration(None, UnusualScans.fit(found), examiner.errors, time.perf_counter() - start)
 
 
-def clean_symptoms(
-    examiner: Examiner, kind: ScanKind, count: int, seed: int
-) -> tuple[list[SimulatedScan], list[dict[str, float]]]:
-    """Clean scans and their symptoms; the first of them give the errors of the centre."""
+def clean_scans(examiner: Examiner, kind: ScanKind, count: int, seed: int) -> list[SimulatedScan]:
+    """Clean scans; the first of them give the examiner the errors of the centre."""
     clean = list(simulated_scans(kind, count, seed=seed, split=SPLIT, device=examiner.device))
     first = clean[:CENTRE_SCANS]
     shifts = torch.tensor([scan.shift for scan in first], dtype=torch.float64)
     sinograms = torch.cat([scan.sinogram for scan in first]).cpu()
     examiner.errors = centre_errors(examiner.field, sinograms, shifts)
+    return clean
+
+
+def symptoms_of(examiner: Examiner, kind: ScanKind, scans: Sequence[SimulatedScan]) -> list[dict[str, float]]:
+    """The symptoms of scans from the data alone."""
     found = []
-    for begin in range(0, count, DATA_AT_ONCE):
-        some = torch.cat([scan.sinogram for scan in clean[begin : begin + DATA_AT_ONCE]])
+    for first in range(0, len(scans), DATA_AT_ONCE):
+        some = torch.cat([scan.sinogram for scan in scans[first : first + DATA_AT_ONCE]])
         found += examiner.data_only(some, kind.noise)[1]
-    return clean, found
-
-
-def outcome_of(examined: Examined, scan: SimulatedScan) -> Outcome:
-    """The outcome of a simulated scan."""
-    largest = float(scan.truth.max())
-    return outcome(examined.result, scan.truth, scan.family, largest if largest > 0 else 1.0)
+    return found

@@ -12,7 +12,7 @@ from bayescade.consistency.moments import border_bins
 from bayescade.data.noise import Noise
 from bayescade.data.objects import measured_with_border
 from bayescade.data.scanner import Scanner, draw_errors
-from bayescade.data.simulate import scans_with_errors
+from bayescade.data.simulate import scans_with_these_errors
 from bayescade.data.sources import Source, image_source
 from bayescade.physics.geometry import Geometry
 from bayescade.projectors import ray_transform
@@ -73,12 +73,12 @@ def simulated_scans(
         images = torch.cat([one_image(sources, families, index, factor) for index in indices])
         images = scaled(measured_with_border(images, kind.geometry, border), kind)
         geometries = [kind.geometry] * len(images)
-        scans = scans_with_errors(images, geometries, kind.scanner, kind.noise, scan_seed, list(indices))
+        errors = [draw_errors(kind.scanner, kind.geometry, scan_seed, index) for index in indices]
+        scans = scans_with_these_errors(images, geometries, kind.scanner, errors, kind.noise, scan_seed, indices)
         for number, index in enumerate(indices):
-            errors = draw_errors(kind.scanner, kind.geometry, scan_seed, index)
             part = slice(number, number + 1)
             family = families[index % len(families)]
-            yield SimulatedScan(scans.sinogram[part], scans.truth[part], family, float(errors.centre), index)
+            yield SimulatedScan(scans.sinogram[part], scans.truth[part], family, float(errors[number].centre), index)
 
 
 def one_image(sources: dict[str, Source], families: Sequence[str], index: int, factor: int) -> Tensor:
@@ -90,8 +90,7 @@ def scaled(images: Tensor, kind: ScanKind) -> Tensor:
     """The images with values for which the largest line integral is that of the kind, if the noise depends on it."""
     if not kind.needs_scale or kind.largest is None:
         return images
-    coarse = torch.nn.functional.avg_pool2d(images, kind.scanner.grid_factor)
-    largest = ray_transform(kind.geometry, images.device)(coarse).amax((1, 2, 3)).clamp_min(1e-30)
+    largest = largest_integrals(images, kind.geometry).clamp_min(1e-30)
     stated = 2 ** (steps_of(kind.largest) / LARGEST_STEPS)  # kinds that share a calibration have the same scans
     return images * (stated / largest).reshape(-1, 1, 1, 1)
 
@@ -101,10 +100,10 @@ def steps_of(largest: float) -> int:
     return round(LARGEST_STEPS * math.log2(largest))
 
 
-def largest_of(
-    image: Tensor,  # (1, 1, height f, width f)
+def largest_integrals(
+    images: Tensor,  # (count, 1, height f, width f)
     geometry: Geometry,
-) -> float:
-    """The largest line integral of an image on a finer grid."""
-    factor = image.shape[-1] // geometry.image_shape[-1]
-    return float(ray_transform(geometry, image.device)(torch.nn.functional.avg_pool2d(image, factor)).max())
+) -> Tensor:
+    """The largest line integral of every image on a finer grid, (count,)."""
+    coarse = torch.nn.functional.avg_pool2d(images, images.shape[-1] // geometry.image_shape[-1])
+    return ray_transform(geometry, images.device)(coarse).amax((1, 2, 3))

@@ -49,10 +49,6 @@ class Centre:
     stated_is_wrong: Tensor  # (batch,) bool: data and stated centre contradict each other
     fitted: CentreFit
 
-    def offset(self, bin_width: float) -> Tensor:
-        """By how much the offset of the geometry changes, (batch,), in its units."""
-        return self.shift * bin_width
-
 
 def centre_errors(
     field: ObjectField,

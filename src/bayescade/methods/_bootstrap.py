@@ -25,10 +25,16 @@ from bayescade.projectors import ray_transform
 from bayescade.results import Reconstruction, Reconstructor
 from bayescade.seeds import derived_seed
 
-MOST_DEGREES = 20.0  # of a movement, to either side
-MOST_PIXELS = 3.0  # of its shift in x and in y, to either side
 AT_ONCE = 8  # replicates
 LEAST = 1e-6  # of the largest value of the image: standard deviations are at least this
+
+
+@dataclasses.dataclass(frozen=True)
+class Movements:
+    """How far an image is moved at most, to either side."""
+
+    degrees: float = 20.0
+    pixels: float = 3.0  # in x and in y
 
 
 @final
@@ -46,8 +52,9 @@ class Bootstrapped(Reconstructor):
         geometry: Geometry,
         noise: Noise | None,  # None: it is estimated from the data
         device: torch.device | str = "cpu",
+        movements: Movements = Movements(),
     ):
-        self.method, self.geometry, self.noise = method, geometry, noise
+        self.method, self.geometry, self.noise, self.movements = method, geometry, noise, movements
         self.operator = ray_transform(geometry, device)
         self.name, self.data_shape = method.name, method.data_shape
 
@@ -80,7 +87,7 @@ class Bootstrapped(Reconstructor):
         """The predicted squared error of an image (1, 1, height, width), and the variance that noise alone causes."""
         generator = torch.Generator().manual_seed(seed)
         unit = 2 * torch.rand(samples, 3, generator=generator) - 1
-        angles, shifts = unit[:, 0] * math.radians(MOST_DEGREES), unit[:, 1:] * MOST_PIXELS
+        angles, shifts = unit[:, 0] * math.radians(self.movements.degrees), unit[:, 1:] * self.movements.pixels
         total = torch.zeros_like(image)
         still: list[Tensor] = []
         for first in range(0, samples, AT_ONCE):

@@ -18,7 +18,7 @@ from bayescade import __version__
 from bayescade.calibration.assess import assessed
 from bayescade.calibration.calibrate import Calibration
 from bayescade.calibration.examine import Bootstrap, Examined, Examiner
-from bayescade.calibration.simulated import MORE_BORDER, ScanKind, largest_of
+from bayescade.calibration.simulated import MORE_BORDER, ScanKind, largest_integrals
 from bayescade.calibration.store import BOOTSTRAP, calibration_for, key_of
 from bayescade.consistency.moments import border_bins
 from bayescade.data.noise import Noise, common_noise
@@ -41,7 +41,7 @@ from bayescade.results import Reconstruction
 from bayescade.seeds import check_seed, derived_seed
 from bayescade.storage.files import check_folder, make_folder, write_json, write_text
 from bayescade.uncertainty.intervals import FEWEST, LEVEL, LEVELS, Intervals, fit_intervals, image_loss, mean_width
-from bayescade.uncertainty.outcomes import STEEP, Outcome, outcome, region_ratios
+from bayescade.uncertainty.outcomes import Outcome, outcome, region_ratios
 from bayescade.uncertainty.scores import interval_score
 from bayescade.uncertainty.strata import steps
 
@@ -50,6 +50,7 @@ DATA_RANGE = 1.0
 REGION = 8  # pixels: edge of the regions that must not be wrong without a warning
 FAR, LARGE = 5.0, 0.05  # claimed standard deviations, and part of the data range: a region that is wrong
 FEW_SCANS = 100  # of calibrations for the rows with another geometry or noise
+STEEP = 0.1  # the pixels with the largest gradients of the truth: this part of all
 OBJECT = 0.01  # of the data range: pixels with a larger true value belong to the object
 ONE_STD = 0.68  # level of an interval of one standard deviation
 LARGEST = 71.0  # pixels: the largest line integral of an ellipse image, the mean of 200 validation images
@@ -206,7 +207,7 @@ class Bench:
                 scan = self.scan(shift, source, index)
                 examined = examiner(scan.sinogram, noise=scan.stated, seed=self.request.seed, index=index)
                 result = assessed(examined, scan.sinogram, calibration)
-                outcomes.append(outcome(examined.result, scan.truth, shift.objects, DATA_RANGE))
+                outcomes.append(outcome(examined.result, scan.truth, shift.objects))
                 record = image_record(result, examined.result, scan.truth, outcomes[-1], intervals)
                 if shift.kind in COMPARED:
                     record |= self.compared(examiner, scan, index)
@@ -225,7 +226,7 @@ class Bench:
         image = measured_with_border(image, geometry, border_bins(geometry.bins) + MORE_BORDER)
         errors = shift.errors(geometry, rng) if shift.errors is not None else no_errors(geometry)
         scanner = Scanner(grid_factor=shift.grid, rays_per_bin=RAYS, attenuation=ATTENUATION)
-        largest = largest_of(image, geometry) if shift.photons is not None else LARGEST
+        largest = float(largest_integrals(image, geometry)) if shift.photons is not None else LARGEST
         seed = derived_seed(self.request.seed, "shift scans")
         scans = scans_with_these_errors(image, [geometry], scanner, [errors], shift.scan_noise(largest), seed, [index])
         sinogram = scans.sinogram
@@ -240,7 +241,7 @@ class Bench:
         values = {}
         for name, shift in (("psnr_stated", 0.0), ("psnr_known", scan.shift)):
             result = examiner.with_centre(scan.sinogram, shift, seed=self.request.seed, index=index)
-            values[name] = float(psnr(result.image, scan.truth.to(result.image), DATA_RANGE))
+            values[name] = psnr_of(result, scan.truth)
         return values
 
 
@@ -265,7 +266,7 @@ def image_record(
     truth = truth.to(result.image)
     error = (result.image - truth).double()
     record: dict[str, Any] = {
-        "psnr": summary.psnr,
+        "psnr": psnr_of(result, truth),
         "claimed": float(result.variance.double().mean().sqrt()),
         "claimed_raw": summary.claimed,
         "found": summary.found,
@@ -287,6 +288,11 @@ def image_record(
             "locally_wrong": locally_wrong(error[0, 0], result.variance.double()[0, 0], intervals),
         }
     return record
+
+
+def psnr_of(result: Reconstruction, truth: Tensor) -> float:
+    """The PSNR of one image."""
+    return float(psnr(result.image, truth.to(result.image), DATA_RANGE))
 
 
 def mean_of(values: Tensor | None) -> float | None:

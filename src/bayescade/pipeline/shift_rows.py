@@ -8,6 +8,7 @@ are run once, at the end.
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,66 +66,56 @@ class Shift:
         return np.random.default_rng(derived_seed(seed, "shift", self.name, index))
 
 
+def fault(**values: Callable[[Geometry, Random], Any]) -> Errors:
+    """An otherwise perfect scanner with these errors, which may be random."""
+    return lambda geometry, rng: dataclasses.replace(
+        no_errors(geometry), **{name: value(geometry, rng) for name, value in values.items()}
+    )
+
+
 def centre(bins: float) -> Errors:
     """A centre that is wrong by so many bins, to either side."""
-    return lambda geometry, rng: dataclasses.replace(no_errors(geometry), centre=bins * rng.choice((-1, 1)))
+    return fault(centre=lambda geometry, rng: bins * rng.choice((-1, 1)))
 
 
 def angles(degrees: float) -> Errors:
     """Angles with independent errors."""
-
-    def errors(geometry: Geometry, rng: Random) -> ScanErrors:
-        return dataclasses.replace(
-            no_errors(geometry), angles=math.radians(degrees) * rng.standard_normal(geometry.views)
-        )
-
-    return errors
+    return fault(angles=lambda geometry, rng: math.radians(degrees) * rng.standard_normal(geometry.views))
 
 
-def twice_the_arc(geometry: Geometry, rng: Random) -> ScanErrors:
+def twice_the_arc() -> Errors:
     """Views over twice the stated arc."""
-    return dataclasses.replace(no_errors(geometry), angles=np.asarray(geometry.angles))
+    return fault(angles=lambda geometry, rng: np.asarray(geometry.angles))
 
 
 def gains(std: float) -> Errors:
     """Views with independent gains."""
-
-    def errors(geometry: Geometry, rng: Random) -> ScanErrors:
-        return dataclasses.replace(no_errors(geometry), view_gains=std * rng.standard_normal(geometry.views))
-
-    return errors
+    return fault(view_gains=lambda geometry, rng: std * rng.standard_normal(geometry.views))
 
 
 def drift(most: float) -> Errors:
     """A gain that falls from the first to the last view."""
-
-    def errors(geometry: Geometry, rng: Random) -> ScanErrors:
-        return dataclasses.replace(no_errors(geometry), view_gains=most * np.linspace(-1, 1, geometry.views))
-
-    return errors
+    return fault(view_gains=lambda geometry, rng: most * np.linspace(-1, 1, geometry.views))
 
 
 def rings(std: float) -> Errors:
     """Bins with independent gains."""
-
-    def errors(geometry: Geometry, rng: Random) -> ScanErrors:
-        return dataclasses.replace(no_errors(geometry), bin_gains=std * rng.standard_normal(geometry.bins))
-
-    return errors
+    return fault(bin_gains=lambda geometry, rng: std * rng.standard_normal(geometry.bins))
 
 
 def dead(count: int) -> Errors:
     """Bins that are interpolated."""
-
-    def errors(geometry: Geometry, rng: Random) -> ScanErrors:
-        return dataclasses.replace(no_errors(geometry), dead=np.sort(rng.choice(geometry.bins, count, replace=False)))
-
-    return errors
+    return fault(dead=lambda geometry, rng: np.sort(rng.choice(geometry.bins, count, replace=False)))
 
 
-def effect(**values: float) -> Errors:
-    """Hardening, scatter or blur of a given size."""
-    return lambda geometry, rng: dataclasses.replace(no_errors(geometry), **values)  # type: ignore[arg-type]
+def hardening(size: float) -> Errors:
+    """A polychromatic beam."""
+    return fault(hardening=lambda geometry, rng: size)
+
+
+def scatter(size: float) -> Errors:
+    """Scattered light."""
+    return fault(scatter=lambda geometry, rng: size)
 
 
 def correlated(sinogram: Tensor, geometry: Geometry, rng: Random) -> Tensor:
@@ -165,8 +156,7 @@ CLEAN = Shift("clean", "clean")
 
 def all_shifts() -> list[Shift]:
     """All rows but the sealed ones, in the order of the table."""
-    noise, hardening = ("noise",), ("hardening or scatter",)
-    scatter = (*hardening, "background")
+    noise, bent = ("noise",), ("hardening or scatter",)
     return [
         CLEAN,
         Shift("grid-4", "grid", grid=4),
@@ -181,8 +171,11 @@ def all_shifts() -> list[Shift]:
         Shift("dead-3", "detector", errors=dead(3), causes=("dead bins",)),
         Shift("rings-1", "detector", errors=rings(0.01), causes=("rings", "background", "noise")),
         Shift("truncation", "detector", narrow=0.5, causes=("truncation", "centre")),
-        *(Shift(f"hardening-{100 * h:g}", "beam", errors=effect(hardening=h), causes=hardening) for h in (0.05, 0.15)),
-        *(Shift(f"scatter-{100 * s:g}", "beam", errors=effect(scatter=s), causes=scatter) for s in (0.05, 0.1, 0.2)),
+        *(Shift(f"hardening-{100 * h:g}", "beam", errors=hardening(h), causes=bent) for h in (0.05, 0.15)),
+        *(
+            Shift(f"scatter-{100 * s:g}", "beam", errors=scatter(s), causes=(*bent, "background"))
+            for s in (0.05, 0.1, 0.2)
+        ),
         Shift("metal", "content", objects_change=metal),
         *(
             Shift(name, "content", objects=name)
@@ -191,7 +184,7 @@ def all_shifts() -> list[Shift]:
         Shift("counts", "values", change=counts, causes=("counts",)),
         Shift("transmission", "values", change=transmission, causes=("transmission",)),
         Shift("hounsfield", "values", change=hounsfield, causes=("Hounsfield units",)),
-        Shift("half-the-arc-stated", "angles", errors=twice_the_arc, causes=("angles",)),
+        Shift("half-the-arc-stated", "angles", errors=twice_the_arc(), causes=("angles",)),
     ]
 
 

@@ -28,6 +28,7 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 from bayescade.errors import UserError
 from bayescade.physics.geometry import Geometry
+from bayescade.physics.level import levels
 from bayescade.physics.linalg import norms
 from bayescade.physics.noise_level import noise_std
 from bayescade.physics.problem import DataPlane, InverseProblem
@@ -67,15 +68,9 @@ def image_levels(
     operator: Operator,  # in pixels
     y: Tensor,  # (batch, 1, views, bins)
 ) -> Tensor:
-    """The level of every image, (batch,): sum u^2 / sum u, u the positive part of FBP averaged over small squares.
-
-    It is the value of the object if the object has one value. 1 if FBP is nowhere positive.
-    """
+    """The level of FBP averaged over small squares, for every image, (batch,)."""
     squares = avg_pool2d(operator.fbp(y, "hann"), LEVEL_SQUARE, ceil_mode=True, count_include_pad=False)
-    positive = squares.clamp_min(0).flatten(1).double()
-    total = positive.sum(1)
-    level = (positive**2).sum(1) / torch.where(total > 0, total, 1)
-    return torch.where(level > 0, level, 1).to(y.dtype)
+    return levels(squares).to(y.dtype)
 
 
 def image_units(
@@ -88,12 +83,12 @@ def image_units(
     """
     operator = problem.operator
     assert isinstance(operator, Operator)
-    levels = image_levels(operator, y)
+    level = image_levels(operator, y)
     if not problem.levelled:
-        return levels
+        return level
     images = FirstImage(operator, problem.norm, LEVEL_ITERATIONS)(y)
     distance = (operator.fbp(y).clamp_min(0) - images).square().mean((1, 2, 3)).sqrt()
-    return torch.maximum(ERROR_RATIO * distance, LEAST_ERROR * levels)
+    return torch.maximum(ERROR_RATIO * distance, LEAST_ERROR * level)
 
 
 def any_scan_problem(

@@ -12,7 +12,7 @@ over the calibration the claimed error is the found one.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from bayescade.uncertainty.conformal import (
     tail_multiplier,
     upper_bound,
 )
-from bayescade.uncertainty.outcomes import REGION_SIZES, Outcome
+from bayescade.uncertainty.outcomes import REGION_SIZES, Outcome, StratumOutcome
 from bayescade.uncertainty.strata import NAMES, merged, strata
 
 LEVELS = (0.5, 0.68, 0.8, 0.9, 0.95, 0.99, 0.999)
@@ -275,28 +275,25 @@ def widen(
     return tuple(tuple(m * factor for m, factor in zip(row, columns, strict=True)) for row in multipliers)
 
 
-def image_loss(outcome: Outcome, groups: Groups, multipliers: Sequence[float]) -> float:
-    """The share of the pixels of an image that are missed, with a multiplier for every group."""
-    missed = pixels = 0.0
+def parts_of(outcome: Outcome, groups: Groups, multipliers: Sequence[float]) -> Iterator[tuple[StratumOutcome, float]]:
+    """The strata of an image, each with the multiplier of its group."""
     for group, multiplier in zip(groups, multipliers, strict=True):
         for index in group:
-            part = outcome.strata.get(index)
-            if part is not None:
-                missed += float(loss_at(part.losses, multiplier)) * part.pixels
-                pixels += part.pixels
-    return missed / pixels if pixels else 0.0
+            if index in outcome.strata:
+                yield outcome.strata[index], multiplier
+
+
+def image_loss(outcome: Outcome, groups: Groups, multipliers: Sequence[float]) -> float:
+    """The share of the pixels of an image that are missed, with a multiplier for every group."""
+    parts = list(parts_of(outcome, groups, multipliers))
+    missed = sum(float(loss_at(part.losses, multiplier)) * part.pixels for part, multiplier in parts)
+    return missed / max(sum(part.pixels for part, _ in parts), 1)
 
 
 def mean_width(outcome: Outcome, groups: Groups, multipliers: Sequence[float]) -> float:
     """The mean width of the intervals of an image."""
-    total = pixels = 0.0
-    for group, multiplier in zip(groups, multipliers, strict=True):
-        for index in group:
-            part = outcome.strata.get(index)
-            if part is not None:
-                total += 2 * multiplier * part.std
-                pixels += part.pixels
-    return total / pixels if pixels else 0.0
+    parts = list(parts_of(outcome, groups, multipliers))
+    return sum(2 * multiplier * part.std for part, multiplier in parts) / max(sum(part.pixels for part, _ in parts), 1)
 
 
 def coverage(outcomes: Sequence[Outcome], groups: Groups, multipliers: Sequence[float]) -> float:

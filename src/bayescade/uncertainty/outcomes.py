@@ -1,7 +1,6 @@
 """What became of one reconstruction whose truth is known: all that the calibration of many images needs, in little memory."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,10 +11,9 @@ from torch.nn.functional import avg_pool2d
 
 from bayescade.results import Reconstruction
 from bayescade.uncertainty.conformal import image_losses
-from bayescade.uncertainty.strata import LEAST_PIXELS, steps, strata
+from bayescade.uncertainty.strata import LEAST_PIXELS, strata
 
 REGION_SIZES = (1, 2, 4, 8, 16, 32)  # edges of square regions, in pixels
-STEEP = 0.1  # the pixels with the largest gradients of the truth: this part of all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +34,8 @@ class Outcome:
     family: str  # of its object
     strata: dict[int, StratumOutcome]
     maps: "Maps"
-    steep: NDArray[np.float64]  # losses of the pixels with the largest gradients of the truth
-    object_pixels: NDArray[np.float64]  # losses of the pixels of the object
     claimed: float  # root of the mean variance
     found: float  # root of the mean squared error
-    psnr: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +77,6 @@ def outcome(
     result: Reconstruction,  # of one image
     truth: Tensor,  # (1, 1, height, width)
     family: str,
-    data_range: float = 1.0,
 ) -> Outcome:
     """The outcome of one image."""
     image, variance = result.image.double().cpu(), result.variance.double().cpu().clamp_min(1e-30)
@@ -101,17 +95,10 @@ def outcome(
                 float(std[chosen].sum()),
                 int(chosen.sum()),
             )
-    gradient = steps(truth)[0, 0]
-    steep = ratios[0, 0][gradient >= gradient.flatten().quantile(1 - STEEP)]
-    inside = ratios[truth > 0.01 * data_range]
-    found = float(error.square().mean().sqrt())
     return Outcome(
         family=family,
         strata=by_stratum,
         maps=Maps(error[0, 0].float(), variance[0, 0].float(), labels[0, 0].to(torch.int8)),
-        steep=image_losses(steep.numpy()),
-        object_pixels=image_losses((inside if len(inside) else ratios.flatten()).numpy()),
         claimed=float(variance.mean().sqrt()),
-        found=found,
-        psnr=20 * math.log10(data_range / found) if found > 0 else math.inf,
+        found=float(error.square().mean().sqrt()),
     )

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from bayescade.physics.level import levels
+
 STD_LIMITS = (0.003, 0.01, 0.03)  # of the level
 STEP_LIMITS = (0.01, 0.05)  # of the level: largest difference of a pixel of the predicted image to its neighbours
 LEAST_PIXELS = 10  # an image has a stratum if it has so many pixels of it
@@ -32,19 +34,6 @@ def strata(
         torch.bucketize((steps(image) / unit).contiguous(), edges),
     )
     return size + (len(STD_LIMITS) + 1) * step
-
-
-def levels(
-    image: Tensor,  # (batch, 1, height, width)
-) -> Tensor:
-    """The level of every image, (batch,): sum u^2 / sum u over its positive values u, its value if it has one value.
-
-    1 for an image that is nowhere positive.
-    """
-    positive = image.clamp_min(0).flatten(1).double()
-    total = positive.sum(1)
-    level = (positive**2).sum(1) / torch.where(total > 0, total, 1)
-    return torch.where(level > 0, level, 1)
 
 
 def steps(
